@@ -1,0 +1,38 @@
+# `make demo`, `make test` and `make bench` work in a fresh clone: all they need is Python 3.11 or newer.
+PYTHON ?= python3
+BIN := .venv/bin
+# The folder is in the stamp's name: a moved or copied checkout installs itself again.
+STAMP := .venv/installed-$(shell pwd | cksum | cut -d' ' -f1)
+
+.PHONY: demo test lint types bench format clean
+.DELETE_ON_ERROR:
+
+demo: $(STAMP)
+	$(BIN)/spikecal demo
+
+test: lint types $(STAMP)
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/python -m mypy
+
+bench: $(STAMP)
+	$(BIN)/python bench/convert.py
+
+format: $(STAMP)
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("spikecal needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	rm -f .venv/installed-*
+	touch '$@'
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,167 @@
+"""Speed of conversion and of running, as ratios to passes of the ANN measured in the same run.
+
+    python bench/convert.py                      everything, into bench/results/convert.json
+    python bench/convert.py --only resnet20      one network
+    python bench/convert.py --profile resnet20   where the time of one conversion goes
+
+The ANN is the same network with BN folded, channels last. Weights are random, BN statistics are those of random
+images: speed does not depend on them, firing rates are ordinary.
+"""
+
+import argparse
+import json
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx.experimental.optimization import fuse
+
+import spikecal
+from spikecal.zoo.models import build_model
+
+RESULTS = Path(__file__).parent / "results"
+NETWORKS = ("vgg16", "resnet20", "resnet32", "resnet44", "resnet56")
+T, BIAS_IMAGES, THRESHOLD_IMAGES = 16, 128, 1024
+
+
+def network(name: str) -> nn.Module:
+    """A zoo network with random weights and the BN statistics of random images."""
+    torch.manual_seed(0)
+    model = build_model(name)[0].train()
+    with torch.no_grad():
+        for _ in range(3):
+            model(images(64))
+    return model.eval()
+
+
+def images(n: int) -> Tensor:
+    return torch.randn(n, 3, 32, 32)
+
+
+def seconds(action: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def in_turn(rounds: int, **actions: Callable[[], Any]) -> dict[str, float]:
+    """Median seconds of each action; they take turns, so that a busy moment of the machine hits all of them."""
+    for action in actions.values():
+        action()
+    taken: dict[str, list[float]] = {name: [] for name in actions}
+    for _ in range(rounds):
+        for name, action in actions.items():
+            taken[name].append(seconds(action))
+    return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def measure(name: str, rounds: int) -> dict[str, Any]:
+    model = network(name)
+    ann = fuse(model).to(memory_format=torch.channels_last)
+    many = images(THRESHOLD_IMAGES).contiguous(memory_format=torch.channels_last)
+    few = many[:BIAS_IMAGES]
+    result = spikecal.convert(model, many, T=T, pipeline="lcp")
+    with torch.inference_mode():
+        times = in_turn(
+            rounds,
+            ann_few=lambda: ann(few),
+            ann_many=lambda: [ann(part) for part in many.split(BIAS_IMAGES)],
+            run=lambda: result.snn(few),
+            convert=lambda: spikecal.convert(model, many, T=T, pipeline="lcp"),
+        )
+    floor = (T + 1) * times["ann_few"] + times["ann_many"]
+    return {
+        "seconds": times,
+        "stages": len(result.snn.stages),
+        "convert_over_floor": times["convert"] / floor,
+        "run_over_passes": times["run"] / (T * times["ann_few"]),
+        "seconds_per_stage": sum(r.seconds for r in result.records) / len(result.records),
+    }
+
+
+def scaling(rounds: int) -> dict[str, Any]:
+    """Sweep seconds of ResNet-20 against T and against the number of images."""
+    model, x = network("resnet20"), images(512)
+
+    def sweep(steps: int, n: int) -> Callable[[], Any]:
+        pipeline = spikecal.LCP.changed(spikecal.Bias, images=n)
+        return lambda: spikecal.convert(model, x[:n], T=steps, pipeline=pipeline)
+
+    by_T = in_turn(rounds, **{str(steps): sweep(steps, 128) for steps in (8, 16, 32, 64)})
+    by_images = in_turn(rounds, **{str(n): sweep(16, n) for n in (64, 128, 256, 512)})
+    return {"seconds_by_T": by_T, "seconds_by_images": by_images}
+
+
+def memory(name: str) -> dict[str, Any]:
+    """Peak memory of a conversion above that of the process before it, for several budgets, each in a new process."""
+    found = {}
+    for budget in (64, 256, 1024):
+        command = [sys.executable, __file__, "--peak", name, str(budget)]
+        found[f"{budget}M"] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return found
+
+
+def peak(name: str, megabytes: int) -> None:
+    model, x = network(name), images(THRESHOLD_IMAGES)
+    fuse(model)(x[:256])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    taken = seconds(lambda: spikecal.convert(model, x, T=64, pipeline="lcp", memory=megabytes * 2**20))
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps({"peak_growth_bytes": (after - before) * 1024, "seconds": taken}))
+
+
+def profile(name: str) -> None:
+    model, x = network(name), images(THRESHOLD_IMAGES)
+    spikecal.convert(model, x, T=T, pipeline="lcp")
+    with torch.profiler.profile() as recorded:
+        result = spikecal.convert(model, x, T=T, pipeline="lcp")
+    print({phase: round(value, 3) for phase, value in result.seconds.items()})
+    print(recorded.key_averages().table(sort_by="self_cpu_time_total", row_limit=20, max_name_column_width=40))
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "python": platform.python_version(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=NETWORKS, action="append")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--profile", choices=NETWORKS)
+    parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.peak:
+        return peak(arguments.peak[0], int(arguments.peak[1]))
+    if arguments.profile:
+        return profile(arguments.profile)
+    found: dict[str, Any] = {"machine": machine(), "T": T, "rounds": arguments.rounds, "networks": {}}
+    for name in arguments.only or NETWORKS:
+        found["networks"][name] = row = measure(name, arguments.rounds)
+        print(
+            f"{name:10s} LCP conversion / floor {row['convert_over_floor']:.2f}   "
+            f"T steps / T passes {row['run_over_passes']:.2f}   {1e3 * row['seconds_per_stage']:.0f} ms a stage"
+        )
+    if not arguments.only:
+        found["scaling"] = scaling(arguments.rounds)
+        found["memory"] = memory("resnet20")
+        print(json.dumps({"scaling": found["scaling"], "memory": found["memory"]}, indent=1))
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / "convert.json").write_text(json.dumps(found, indent=1) + "\n")
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""spikecal: a trained PyTorch network in, an accurate spiking network of few time steps out."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from spikecal.analysis.evaluate import Evaluation, evaluate
+    from spikecal.calibration.calibrators import Bias, Potential, Weights
+    from spikecal.calibration.threshold import MMSE, MaxAct, Percentile
+    from spikecal.conversion import Result, convert
+    from spikecal.errors import ConfigError, ConversionError, DataError, FileError, SpikecalError
+    from spikecal.pipeline import ACP, BASELINE, LCP, MAXACT, PC, PERCENTILE, Pipeline
+    from spikecal.snn.file import inspect, load
+    from spikecal.snn.network import Run, SpikingNetwork
+
+# The public names, and where they live. They are imported on first use: torch takes seconds, `--help` should not.
+_HOMES = {
+    "spikecal.analysis.evaluate": ("Evaluation", "evaluate"),
+    "spikecal.calibration.calibrators": ("Bias", "Potential", "Weights"),
+    "spikecal.calibration.threshold": ("MMSE", "MaxAct", "Percentile"),
+    "spikecal.conversion": ("Result", "convert"),
+    "spikecal.errors": ("ConfigError", "ConversionError", "DataError", "FileError", "SpikecalError"),
+    "spikecal.pipeline": ("ACP", "BASELINE", "LCP", "MAXACT", "PC", "PERCENTILE", "Pipeline"),
+    "spikecal.snn.file": ("inspect", "load"),
+    "spikecal.snn.network": ("Run", "SpikingNetwork"),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "ACP", "BASELINE", "Bias", "ConfigError", "ConversionError", "DataError", "Evaluation", "FileError", "LCP",
+    "MAXACT", "MMSE", "MaxAct", "PC", "PERCENTILE", "Percentile", "Pipeline", "Potential", "Result", "Run",
+    "SpikecalError", "SpikingNetwork", "Weights", "convert", "evaluate", "inspect", "load",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'spikecal' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,151 @@
+"""Values between stages, for all images: spikes at one bit a neuron and step, in memory or on disk."""
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from spikecal.snn.network import channels_last
+
+
+@dataclass(frozen=True)
+class Train:
+    """Spikes `[T, N, ...]` in {0, height} as packed bits, channels last."""
+
+    bits: Tensor
+    shape: tuple[int, ...]
+    height: Tensor  # broadcasts against the spikes
+
+    @classmethod
+    def pack(cls, fires: Tensor, height: Tensor) -> "Train":
+        """From booleans `[T, N, ...]`."""
+        flat = _channels_to_end(fires).flatten().cpu().numpy()
+        return cls(torch.from_numpy(np.packbits(flat)), tuple(fires.shape), height)
+
+    def unpack(self) -> Tensor:
+        shape = self.shape
+        count = int(np.prod(shape))
+        flat = torch.from_numpy(np.unpackbits(self.bits.numpy(), count=count))
+        flat = flat.to(self.height.device, self.height.dtype)
+        if len(shape) == 5:
+            spikes = flat.reshape(*shape[:2], *shape[3:], shape[2]).permute(0, 1, 4, 2, 3)
+        else:
+            spikes = flat.reshape(shape)
+        return spikes.mul_(self.height)
+
+
+Value = Train | Tensor
+Key = tuple[str, int, str]  # boundary, micro-batch, and what of it: "ann" [N, ...], "snn" or "current" [T or 1, N, ...]
+
+
+class Cache:
+    """Values by boundary and micro-batch. What goes over `budget` bytes goes to disk, and the results are the same.
+
+    With `folder`, everything that is not `optional` is written there as well, and the next process finds it.
+    """
+
+    def __init__(self, budget: int, device: torch.device, folder: Path | None = None) -> None:
+        self.budget, self.device, self.folder = budget, device, folder
+        self.used = self.peak = self.spilled = 0
+        self._memory: dict[Key, Value] = {}
+        self._pinned: dict[Key, Value] = {}
+        self._temporary: Path | None = None
+
+    def pin(self, key: Key, value: Value) -> None:
+        """A value that stays and does not count: the images, which the caller holds anyway."""
+        self._pinned[key] = value
+
+    def put(self, key: Key, value: Value, optional: bool = False) -> None:
+        """Keep `value`; an `optional` one, which can be computed again, only where there is room in memory."""
+        self._drop(key)
+        fits = self.used + _bytes(value) <= self.budget
+        if not optional and (self.folder is not None or not fits):
+            _write(self._path(key), value)
+            self.spilled += 0 if fits else _bytes(value)
+        if fits:
+            self._memory[key] = value
+            self.used += _bytes(value)
+            self.peak = max(self.peak, self.used)
+
+    def get(self, key: Key) -> Value:
+        held = self._memory.get(key, self._pinned.get(key))
+        return held if held is not None else _read(self._path(key), self.device)
+
+    def find(self, key: Key) -> Value | None:
+        """An optional value, if there was room for it."""
+        return self._memory.get(key)
+
+    def free(self, name: str, what: str = "*") -> None:
+        for key in [k for k in self._memory if k[0] == name and what in ("*", k[2])]:
+            self._drop(key)
+        if self.folder or self._temporary:
+            for path in self._directory().glob(f"{_file_name(name)}-*.{what}"):
+                path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self._memory.clear()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _drop(self, key: Key) -> None:
+        if key in self._memory:
+            self.used -= _bytes(self._memory.pop(key))
+
+    def _directory(self) -> Path:
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            return self.folder
+        if self._temporary is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="spikecal-"))
+        return self._temporary
+
+    def _path(self, key: Key) -> Path:
+        name, batch, what = key
+        return self._directory() / f"{_file_name(name)}-{batch}.{what}"
+
+
+def over_time(value: Value) -> Tensor:
+    """`[T or 1, N, ...]` floats, whichever way they were kept."""
+    return value.unpack() if isinstance(value, Train) else value
+
+
+def standard(x: Tensor) -> Tensor:
+    """`[T, N, ...]` in the one memory layout all boundaries have, so that a value read back runs the same kernels."""
+    return channels_last(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+def _channels_to_end(x: Tensor) -> Tensor:
+    return x.movedim(2, -1) if x.ndim == 5 else x
+
+
+def _bytes(value: Value) -> int:
+    return (value.bits if isinstance(value, Train) else value).nbytes
+
+
+def _file_name(name: str) -> str:
+    return "".join(c if c.isalnum() or c == "_" else f"%{ord(c):x}." for c in name)
+
+
+def _write(path: Path, value: Value) -> None:
+    if isinstance(value, Train):
+        shape = torch.tensor(value.shape)
+        tensors = {"bits": value.bits, "shape": shape, "height": value.height.contiguous()}
+    else:
+        tensors = {"value": value.contiguous()}
+    part = path.with_name(path.name + ".part")
+    save_file(tensors, part)
+    os.replace(part, path)
+
+
+def _read(path: Path, device: torch.device) -> Value:
+    found = load_file(path)
+    if "bits" in found:
+        return Train(found["bits"], tuple(found["shape"].tolist()), found["height"].to(device))
+    value = found["value"]
+    return (standard(value) if path.suffix != ".ann" else channels_last(value)).to(device)

@@ -1,0 +1,150 @@
+"""Calibrators: each looks at one stage and says what to change. None of them changes anything itself."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from spikecal.calibration.view import StageView
+from spikecal.errors import ConfigError
+from spikecal.graph.ops import Spike, along
+from spikecal.graph.stages import Stage
+from spikecal.snn.execute import Shapes
+
+
+@dataclass(frozen=True)
+class Update:
+    """Changes to one stage: added to its bias and initial potential; new tensors for some of its nodes."""
+
+    bias: Tensor | None = None
+    v_init: Tensor | None = None
+    weights: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrator:
+    """Base. `images` is how many are looked at; `label` is the name in records; `guarded` ones must not do harm."""
+
+    images: int = 128
+    label: ClassVar[str] = ""
+    guarded: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.images < 1:
+            raise ConfigError(f"{self.label} calibration needs at least one image, not {self.images}")
+
+    def applies(self, stage: Stage) -> bool:
+        raise NotImplementedError
+
+    def solve(self, view: StageView) -> Update:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bias(Calibrator):
+    """`b_c += mean over images and positions of (x - mean spikes)` (paper, LCP)."""
+
+    label = "bias"
+
+    def applies(self, stage: Stage) -> bool:
+        return stage.parametric()
+
+    def solve(self, view: StageView) -> Update:
+        return Update(bias=view.mean_error(self.images, "channel"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Potential(Calibrator):
+    """`v(0) += T mean over images of (x - mean spikes)`, per neuron or per channel (paper, PC)."""
+
+    per: Literal["neuron", "channel"] = "neuron"
+    label = "potential"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.per not in ("neuron", "channel"):
+            raise ConfigError(f"potentials are per neuron or per channel, not per {self.per!r}")
+
+    def applies(self, stage: Stage) -> bool:
+        return stage.spiking
+
+    def solve(self, view: StageView) -> Update:
+        return Update(v_init=view.T * view.mean_error(self.images, self.per))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights(Calibrator):
+    """SGD on `||x - theta/T clip(floor((T (W s_in + b) + v(0)) / theta), 0, T)||^2` over W (paper, WC).
+
+    `s_in` are the mean spikes that arrive, so an iteration is one pass, not T; the floor has gradient 1. The loss is
+    summed over channels and averaged over the rest. At a joint there is no neuron and the loss is of the mean current.
+    """
+
+    images: int = 1024
+    iterations: int = 5000
+    batch: int = 32
+    lr: float = 1e-5
+    momentum: float = 0.9
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    label = "weights"
+    guarded = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.iterations < 1 or self.batch < 1:
+            raise ConfigError("weights calibration needs at least one iteration of at least one image")
+        if not self.lr > 0:
+            raise ConfigError(f"a learning rate is positive, not {self.lr}")
+        if self.optimiser not in ("sgd", "adam"):
+            raise ConfigError(f"the optimiser is sgd or adam, not {self.optimiser!r}")
+
+    def applies(self, stage: Stage) -> bool:
+        return bool(stage.weighted())
+
+    def solve(self, view: StageView) -> Update:
+        stage = view.stage
+        learned = {node.name: node.op.tensors()["weight"].clone().requires_grad_() for node in stage.weighted()}
+        parameters = list(learned.values())
+        optimiser: torch.optim.Optimizer
+        if self.optimiser == "sgd":
+            optimiser = torch.optim.SGD(parameters, self.lr, self.momentum)
+        else:
+            optimiser = torch.optim.Adam(parameters, self.lr)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.iterations)
+        samples = view.mean_samples(self.images)
+        for _ in range(self.iterations):
+            sample = samples.draw(self.batch)
+            with torch.enable_grad():
+                output = expected_output(stage, sample.inputs, learned, view.T, sample.shapes)
+                loss = (sample.target - output).square().sum(view.channel).mean()
+                optimiser.zero_grad(set_to_none=True)
+                loss.backward()
+            optimiser.step()
+            schedule.step()
+        return Update(weights={name: weight.detach() for name, weight in learned.items()})
+
+
+def expected_output(
+    stage: Stage, inputs: dict[str, Tensor], weights: dict[str, Tensor], T: int, shapes: Shapes
+) -> Tensor:
+    """The closed form of a stage's mean output on mean inputs, with `weights` in place of the stage's own."""
+    values = dict(inputs)
+    for node in stage.nodes[:-1]:
+        arguments = tuple(values[name] for name in node.inputs)
+        settings = {"shapes": [arguments[0].shape, *(shapes[name] for name in node.shape_refs)]}
+        weight = {"weight": weights[node.name]} if node.name in weights else {}
+        values[node.name] = torch.func.functional_call(node.op, weight, arguments, settings)
+    current = values[stage.end.inputs[0]]
+    end = stage.end.op
+    if not isinstance(end, Spike):
+        return end(current)
+    theta = end.height(current.ndim)
+    charge = T * current
+    if end.bias is not None:
+        charge = charge + T * along(end.bias, end.channel, current.ndim)
+    if end.v_init is not None:
+        charge = charge + along(end.v_init, end.channel, current.ndim)
+    count = charge / theta
+    count = count + (count.floor() - count).detach()  # straight through the floor
+    return theta / T * count.clamp(0, T)

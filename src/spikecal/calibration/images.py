@@ -1,0 +1,92 @@
+"""Calibration images from whatever the caller has: a tensor, a dataset, a loader; with labels or without."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spikecal.errors import DataError
+
+Inputs = tuple[Tensor, ...]  # one batch: a tensor for each of the network's inputs
+
+
+def collect(images: Any, count: int, inputs: int, seed: int) -> list[Inputs]:
+    """Up to `count` images as single-image batches, in seeded order.
+
+    A tensor or an indexable dataset is sampled as a whole; of an iterable (a loader) the first `count` are read.
+    Items may be images, or sequences that begin with the network's `inputs` tensors; what follows (labels) is dropped.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    if isinstance(images, Tensor):
+        images = (images,)
+    if isinstance(images, (tuple, list)) and images and all(isinstance(x, Tensor) for x in images):
+        if not (isinstance(images, list) and images[0].ndim == 3 and inputs == 1):  # else: a list of single images
+            return _from_tensors(tuple(images[:inputs]), count, inputs, generator)
+    if hasattr(images, "__getitem__") and hasattr(images, "__len__"):
+        chosen = torch.randperm(len(images), generator=generator)[:count].tolist()
+        found = [_inputs(images[i], inputs, single=True) for i in chosen]
+    elif isinstance(images, Iterable):
+        read = _first(images, count, inputs)
+        found = [read[i] for i in torch.randperm(len(read), generator=generator).tolist()]
+    else:
+        raise DataError(f"calibration images must be a tensor, a dataset or a loader, not {type(images).__name__}")
+    return _checked(found)
+
+
+def batches(images: Sequence[Inputs], size: int, marks: Iterable[int]) -> list[Inputs]:
+    """Micro-batches of up to `size` neighbours of one shape; none has images on both sides of a mark."""
+    ends = sorted({*marks, len(images)})
+    result: list[Inputs] = []
+    start = 0
+    while start < len(images):
+        shapes = [x.shape[1:] for x in images[start]]
+        stop = start
+        limit = next(end for end in ends if end > start)
+        while stop < min(limit, start + size) and [x.shape[1:] for x in images[stop]] == shapes:
+            stop += 1
+        result.append(tuple(torch.cat(part) for part in zip(*images[start:stop], strict=True)))
+        start = stop
+    return result
+
+
+def _from_tensors(tensors: Inputs, count: int, inputs: int, generator: torch.Generator) -> list[Inputs]:
+    if len(tensors) < inputs:
+        raise DataError(f"the network takes {inputs} inputs and {len(tensors)} were given")
+    if len({len(x) for x in tensors}) > 1:
+        raise DataError(f"the inputs have different numbers of images: {[len(x) for x in tensors]}")
+    chosen = torch.randperm(len(tensors[0]), generator=generator)[:count]
+    return _checked([tuple(x[i : i + 1] for x in tensors) for i in chosen.tolist()])
+
+
+def _first(loader: Iterable[Any], count: int, inputs: int) -> list[Inputs]:
+    found: list[Inputs] = []
+    for item in loader:
+        batch = _inputs(item, inputs, single=False)
+        found += [tuple(x[i : i + 1] for x in batch) for i in range(len(batch[0]))]
+        if len(found) >= count:
+            break
+    return found[:count]
+
+
+def _inputs(item: Any, inputs: int, single: bool) -> Inputs:
+    parts = (item,) if isinstance(item, Tensor) else tuple(item) if isinstance(item, (tuple, list)) else ()
+    parts = parts[:inputs]
+    if len(parts) < inputs or not all(isinstance(x, Tensor) for x in parts):
+        raise DataError(
+            f"an item of the calibration images is {type(item).__name__}, not a tensor or a sequence that begins "
+            f"with {inputs} tensor{'s' if inputs > 1 else ''}"
+        )
+    return tuple(x.unsqueeze(0) for x in parts) if single else parts
+
+
+def _checked(images: list[Inputs]) -> list[Inputs]:
+    if not images:
+        raise DataError("there are no calibration images: the tensor, dataset or loader is empty")
+    for i, image in enumerate(images):
+        for x in image:
+            if not x.is_floating_point():
+                raise DataError(f"calibration images are {x.dtype}: convert to float and normalise as in training")
+            if not torch.isfinite(x).all():
+                raise DataError(f"calibration image {i} has NaN or infinite values")
+    return images

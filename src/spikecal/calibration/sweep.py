@@ -1,0 +1,223 @@
+"""The sweep: front to back, each stage simulated on the spikes of the stages before it, and calibrated once."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from spikecal.calibration.cache import Cache
+from spikecal.calibration.calibrators import Calibrator, Update
+from spikecal.calibration.histogram import Histogram
+from spikecal.calibration.images import Inputs
+from spikecal.calibration.view import Simulation, StageView
+from spikecal.calibration.workdir import Workdir
+from spikecal.graph.graph import Graph
+from spikecal.graph.ops import Spike, along, frozen
+from spikecal.graph.stages import Stage, partition
+from spikecal.pipeline import Pipeline
+from spikecal.snn.execute import Shapes, current, last_uses
+from spikecal.snn.network import SpikingNetwork, channels_last
+
+
+class Progress(Protocol):
+    """Whoever wants to show how far a conversion is."""
+
+    def phase(self, name: str, total: int, seconds: float | None) -> None: ...
+
+    def advance(self, note: str = "") -> None: ...
+
+
+@dataclass
+class StageRecord:
+    """What happened to one stage. `errors` are relative errors, "before" and after each calibrator.
+
+    `rate` is spikes per neuron and step; `saturated` the share of neurons that fire at every step (over images);
+    `dead` the share that fires for no image. A joint has no neurons, and no threshold.
+    """
+
+    T: int
+    sweep: int
+    stage: str
+    kind: str
+    threshold: float | None
+    errors: list[tuple[str, float]]
+    rate: float | None
+    saturated: float | None
+    dead: float | None
+    seconds: float
+    notes: list[str] = field(default_factory=list)
+
+
+@torch.no_grad()
+def observe(
+    graph: Graph, batches: Sequence[Inputs], shapes: Sequence[Shapes], progress: Progress
+) -> dict[str, Histogram]:
+    """One pass of the ANN: a histogram of every activation."""
+    stages = partition(graph)
+    freed = last_uses(stages)
+    found: dict[str, Histogram] = {}
+    for batch, batch_shapes in zip(batches, shapes, strict=True):
+        values = {name: channels_last(x).unsqueeze(0) for name, x in zip(graph.inputs(), batch, strict=True)}
+        for stage, names in zip(stages, freed, strict=True):
+            value = current(stage, values, 1, batch_shapes)
+            if isinstance(stage.end.op, Spike):
+                value = stage.end.op(value)
+                seen = Histogram.of(value[0], stage.end.op.channel, stage.end.op.clip)
+                found[stage.name] = found[stage.name].merge(seen) if stage.name in found else seen
+            values[stage.name] = value
+            for name in names:
+                del values[name]
+        progress.advance()
+    return found
+
+
+def set_thresholds(network: SpikingNetwork, histograms: dict[str, Histogram], pipeline: Pipeline) -> None:
+    """Give every neuron its threshold and the half step of rounding."""
+    for stage in network.stages:
+        op = stage.end.op
+        if not isinstance(op, Spike):
+            continue
+        like = next(p for p in network.parameters() if p.is_floating_point())
+        theta = pipeline.threshold.solve(histograms[stage.name], network.T, pipeline.quantiser)
+        theta = theta.to(like.device, like.dtype)
+        if op.clip is not None:
+            theta = theta.clamp(max=op.clip)
+        op.theta = frozen(theta)
+        op.bias = frozen(theta / (2 * network.T)) if pipeline.rounding == "bias" else None
+        op.v_init = frozen(theta / 2) if pipeline.rounding == "potential" else None
+
+
+@dataclass
+class Sweep:
+    """One pass of calibrators over a network. `ann` is the graph before any change."""
+
+    ann: Graph
+    network: SpikingNetwork
+    calibrators: Sequence[Calibrator]
+    index: int
+    batches: Sequence[Inputs]
+    shapes: Sequence[Shapes]
+    marks: Sequence[int]
+    cache: Cache
+    workdir: Workdir | None
+    seed: int
+    progress: Progress
+
+    def run(self) -> list[StageRecord]:
+        for batch, inputs in enumerate(self.batches):
+            for name, x in zip(self.ann.inputs(), inputs, strict=True):
+                value = channels_last(x)
+                self.cache.pin((name, batch, "ann"), value)
+                self.cache.pin((name, batch, "snn"), value.unsqueeze(0))
+        records = []
+        stages = self.network.stages
+        for number, (ann, stage, freed) in enumerate(zip(partition(self.ann), stages, last_uses(stages), strict=True)):
+            key = f"T{self.network.T}/sweep{self.index}/{number:04d}"
+            record = self._restore(stage, key)
+            if record is None:
+                record = self._calibrate(ann, stage, number)
+                if self.workdir is not None:
+                    self.workdir.save(key, _tensors(stage), asdict(record))
+            for name in freed:
+                self.cache.free(name)
+            records.append(record)
+            self.progress.advance(f"{stage.name}  error {record.errors[-1][1]:.3f}")
+        return records
+
+    def _restore(self, stage: Stage, key: str) -> StageRecord | None:
+        done = self.workdir.load(key) if self.workdir is not None else None
+        if done is None:
+            return None
+        tensors, record = done
+        _replace(stage, {name: channels_last(value).to(self.cache.device) for name, value in tensors.items()})
+        record["errors"] = [(label, error) for label, error in record["errors"]]
+        return StageRecord(**record)
+
+    def _calibrate(self, ann: Stage, stage: Stage, number: int) -> StageRecord:
+        started = time.perf_counter()
+        counts = [len(batch[0]) for batch in self.batches]
+        view = StageView(ann, stage, self.network.T, self.cache, counts, self.marks, self.shapes, self.seed + number)
+        applicable = [c for c in self.calibrators if c.applies(stage)]
+        view.prepare()
+        errors = [("before", view.simulate(keep=not applicable).error)]
+        for calibrator in applicable:
+            last = calibrator is applicable[-1]
+            before = _tensors(stage)
+            update = calibrator.solve(view)
+            self._apply(view, update)
+            error = view.simulate(keep=last).error
+            if calibrator.guarded and not error <= errors[-1][1]:
+                view.notes.append(f"{calibrator.label} would have raised the error to {error:.4f}: old ones kept")
+                _replace(stage, before)
+                view.forget_currents()
+                error = view.simulate(keep=last).error
+            errors.append((calibrator.label, error))
+        self.cache.free(stage.name, "current")
+        return self._record(view, errors, time.perf_counter() - started)
+
+    def _apply(self, view: StageView, update: Update) -> None:
+        apply(view.stage, update)
+        if update.weights:
+            view.forget_currents()
+
+    def _record(self, view: StageView, errors: list[tuple[str, float]], seconds: float) -> StageRecord:
+        stage, run = view.stage, view.simulation
+        op = stage.end.op
+        neurons = isinstance(op, Spike)
+        return StageRecord(
+            T=self.network.T,
+            sweep=self.index,
+            stage=stage.name,
+            kind=stage.kind,
+            threshold=float(op.height(1).mean()) if isinstance(op, Spike) else None,
+            errors=errors,
+            rate=run.spikes / run.slots if neurons else None,
+            saturated=run.saturated / run.neurons if neurons else None,
+            dead=_dead(run) if neurons else None,
+            seconds=seconds,
+            notes=view.notes,
+        )
+
+
+def apply(stage: Stage, update: Update) -> None:
+    """The one place that changes a network's parameters."""
+    op = stage.end.op
+    if update.bias is not None:
+        op.bias = frozen(update.bias if op.bias is None else op.bias + update.bias)  # type: ignore[operator]
+    if update.v_init is not None and isinstance(op, Spike):
+        delta = update.v_init
+        if op.v_init is not None:
+            known: Tensor = op.v_init
+            if delta.ndim > 1 and known.ndim == 1:  # one a channel becomes one a neuron
+                known = along(known, op.channel - 1 if op.channel > 0 else -1, delta.ndim)
+            delta = known + delta
+        op.v_init = frozen(delta)
+    for node in stage.nodes:
+        if node.name in update.weights:
+            node.op.weight = frozen(update.weights[node.name])
+
+
+def _tensors(stage: Stage) -> dict[str, Tensor]:
+    return {f"{node.name}:{name}": value for node in stage.nodes for name, value in node.op.tensors().items()}
+
+
+def _replace(stage: Stage, tensors: dict[str, Tensor]) -> None:
+    for node in stage.nodes:
+        for name in node.op.TENSORS:
+            value = tensors.get(f"{node.name}:{name}")
+            setattr(node.op, name, None if value is None else frozen(value))
+
+
+def _dead(run: Simulation) -> float:
+    assert run.fired is not None
+    return 1 - float(run.fired.double().mean())
+
+
+def settings_of(record: StageRecord) -> dict[str, Any]:
+    """A record without its timing: what is the same whenever the same conversion is run."""
+    plain = asdict(record)
+    del plain["seconds"]
+    return plain

@@ -1,0 +1,109 @@
+"""Firing thresholds from the ANN's activations: maximum, percentile, minimal squared error."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from spikecal.calibration.histogram import Histogram
+from spikecal.errors import ConfigError
+
+Per = Literal["layer", "channel"]
+Quantiser = Literal["floor", "round"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threshold:
+    """Base: how the threshold of a layer (or of each of its channels) comes out of its histogram."""
+
+    per: Per = "layer"
+    images: int = 1024
+
+    def __post_init__(self) -> None:
+        if self.per not in ("layer", "channel"):
+            raise ConfigError(f"a threshold is per layer or per channel, not per {self.per!r}")
+        if self.images < 1:
+            raise ConfigError(f"a threshold needs at least one image, not {self.images}")
+
+    def solve(self, histogram: Histogram, T: int, quantiser: Quantiser) -> Tensor:
+        """`theta` `[1]` or `[C]`, always positive. A channel that never fired gets its layer's."""
+        whole = self.choose(histogram.layer(), T, quantiser)
+        whole = torch.where(whole > 0, whole, torch.ones_like(whole))
+        if self.per == "layer":
+            return whole
+        theta = self.choose(histogram, T, quantiser)
+        return torch.where(theta > 0, theta, whole)
+
+    def choose(self, histogram: Histogram, T: int, quantiser: Quantiser) -> Tensor:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaxAct(Threshold):
+    """The largest activation seen (Diehl et al.): nothing is clipped, everything is floored coarsely."""
+
+    def choose(self, histogram: Histogram, T: int, quantiser: Quantiser) -> Tensor:
+        return histogram.maximum
+
+
+@dataclass(frozen=True, kw_only=True)
+class Percentile(Threshold):
+    """The `percent`-th percentile of the activations (Rueckauer et al.)."""
+
+    percent: float = 99.99
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.percent <= 100:
+            raise ConfigError(f"a percentile is in (0, 100], not {self.percent}")
+
+    def choose(self, histogram: Histogram, T: int, quantiser: Quantiser) -> Tensor:
+        return histogram.percentile(self.percent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MMSE(Threshold):
+    """The best of `grid` values in (0, max] by mean squared error of the quantiser that is simulated (Algorithm 1).
+
+    With values spread evenly inside each bin, the error has a closed form. In units of the step q = theta/T, with n
+    the level of u and d = u - n, the integral of the squared error from 0 to u is `n/12 + d^3/3` for rounding and
+    `n/3 + d^3/3` for flooring, on both sides of the clip.
+    """
+
+    grid: int = 100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.grid < 1:
+            raise ConfigError(f"a grid has at least one value, not {self.grid}")
+
+    def choose(self, histogram: Histogram, T: int, quantiser: Quantiser) -> Tensor:
+        edges = histogram.edges()
+        width = edges[:, 1]
+        counts = histogram.counts[:, 1:].double()
+        # The lump at a clip is no interval: it leaves its bin and is counted at its exact value, the maximum.
+        lump = histogram.clipped.double()
+        top = ((histogram.maximum / width).ceil().long() - 1).clamp(min=0)
+        counts.scatter_add_(1, top[:, None], -lump[:, None])
+        best = torch.full_like(histogram.maximum, torch.inf)
+        theta = torch.zeros_like(histogram.maximum)
+        safe = histogram.maximum.clamp(min=torch.finfo(torch.float64).tiny)
+        for j in range(1, self.grid + 1):
+            candidate = histogram.maximum * (j / self.grid)
+            step = safe * (j / self.grid) / T
+            error = squared_error(edges / step[:, None], T, quantiser)
+            total = (counts * error.diff(dim=1)).sum(1) * step**3 / width
+            total += lump * (histogram.maximum - candidate).square()
+            better = total < best
+            best = torch.where(better, total, best)
+            theta = torch.where(better, candidate, theta)
+        return theta
+
+
+def squared_error(u: Tensor, T: int, quantiser: Quantiser) -> Tensor:
+    """Integral from 0 to u of `(v - clip(round(v) or floor(v), 0, T))^2 dv`."""
+    offset, share = (0.5, 12) if quantiser == "round" else (0.0, 3)
+    level = (u + offset).floor_().clamp_(0, T)
+    distance = u - level
+    return level / share + distance * distance * distance / 3

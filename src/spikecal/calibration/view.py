@@ -1,0 +1,225 @@
+"""What a calibrator sees of one stage: its parameters, its ANN targets, and how it runs as it is now."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spikecal.calibration.cache import Cache, Train, Value, over_time, standard
+from spikecal.graph.ops import Spike
+from spikecal.graph.stages import Stage
+from spikecal.snn.execute import Shapes, current, emit, neurons
+from spikecal.snn.functional import count
+
+
+@dataclass
+class Simulation:
+    """One run of a stage over all images, reduced to what is asked of it. Sums are float64, added in image order."""
+
+    squared_error: float = 0.0
+    squared_target: float = 0.0
+    spikes: int = 0
+    slots: int = 0  # neurons x images x steps
+    saturated: int = 0
+    neurons: int = 0  # neurons x images
+    fired: Tensor | None = None  # neuron -> has it ever fired; None where images differ in size
+    error_sums: dict[int, Tensor] = field(default_factory=dict)  # n -> sum of x - mean output over the first n images
+
+    @property
+    def error(self) -> float:
+        """Relative error `||x - mean output||^2 / ||x||^2`."""
+        return self.squared_error / self.squared_target if self.squared_target > 0 else float(self.squared_error > 0)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Mean inputs of a stage `[N, ...]` and the ANN's value at its end, for images of one size."""
+
+    inputs: dict[str, Tensor]
+    target: Tensor
+    shapes: Shapes
+
+    def take(self, chosen: Tensor) -> "Sample":
+        inputs = {name: value[chosen] for name, value in self.inputs.items()}
+        return Sample(inputs, self.target[chosen], self.shapes)
+
+
+@dataclass
+class Samples:
+    """What minibatches are drawn from, grouped by image size."""
+
+    groups: list[Sample]
+    generator: torch.Generator
+
+    def draw(self, size: int) -> Sample:
+        sizes = torch.tensor([float(len(group.target)) for group in self.groups])
+        group = self.groups[int(torch.multinomial(sizes, 1, generator=self.generator))]
+        chosen = torch.randint(len(group.target), (size,), generator=self.generator)
+        return group.take(chosen.to(group.target.device))
+
+
+class StageView:
+    """One stage of the network over the micro-batches of a sweep. `ann` is the same stage before any change."""
+
+    def __init__(
+        self,
+        ann: Stage,
+        stage: Stage,
+        T: int,
+        cache: Cache,
+        counts: Sequence[int],
+        marks: Iterable[int],
+        shapes: Sequence[Shapes],
+        seed: int,
+    ) -> None:
+        self.ann, self.stage, self.T, self.cache = ann, stage, T, cache
+        self.counts, self.marks, self.shapes, self.seed = counts, sorted(set(marks)), shapes, seed
+        self.notes: list[str] = []
+        self.simulation = Simulation()
+
+    @property
+    def channel(self) -> int:
+        op = self.stage.end.op
+        return int(op.channel)  # type: ignore[arg-type]  # Spike and Joint both have one
+
+    # -- values ------------------------------------------------------------------------------------------------
+
+    def target(self, batch: int) -> Tensor:
+        """The ANN's value `[N, ...]` at the end of the stage."""
+        return over_time(self.cache.get((self.stage.name, batch, "ann")))
+
+    @torch.no_grad()
+    def prepare(self) -> None:
+        """Run the ANN's stage: it gives the targets."""
+        for batch in range(len(self.counts)):
+            values = {n: over_time(self.cache.get((n, batch, "ann"))).unsqueeze(0) for n in self.ann.inputs}
+            arriving = current(self.ann, values, 1, self.shapes[batch])[0]
+            end = self.ann.end.op
+            value = end(arriving) if isinstance(end, Spike) else arriving
+            self.cache.put((self.stage.name, batch, "ann"), standard(value.unsqueeze(0))[0])
+
+    def current(self, batch: int) -> Tensor:
+        """What arrives at the neurons with the stage's present weights, `[T or 1, N, ...]`."""
+        key = (self.stage.name, batch, "current")
+        held = self.cache.find(key)
+        if held is None:
+            values = {n: over_time(self.cache.get((n, batch, "snn"))) for n in self.stage.inputs}
+            held = current(self.stage, values, self.T, self.shapes[batch])
+            self.cache.put(key, held, optional=True)
+        return over_time(held)
+
+    def forget_currents(self) -> None:
+        """The weights have changed."""
+        self.cache.free(self.stage.name, "current")
+
+    # -- simulation --------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def simulate(self, keep: bool) -> Simulation:
+        """Run the stage over all images as it is now; `keep` puts what it emits into the cache for later stages."""
+        result = Simulation()
+        first = 0
+        for batch, images in enumerate(self.counts):
+            mean, emitted = self._run(batch, keep, result)
+            error = self.target(batch) - mean
+            result.squared_error += _squared(error)
+            result.squared_target += _squared(self.target(batch))
+            for mark in self.marks:
+                if first + images <= mark:
+                    total = self._error_sum(error)
+                    known = result.error_sums.get(mark)
+                    result.error_sums[mark] = total if known is None else known + total
+            if emitted is not None:
+                self.cache.put((self.stage.name, batch, "snn"), emitted)
+            first += images
+        self.simulation = result
+        return result
+
+    def _run(self, batch: int, keep: bool, result: Simulation) -> tuple[Tensor, Value | None]:
+        """One micro-batch: the mean output, and what is passed on."""
+        arriving, end = self.current(batch), self.stage.end
+        op = end.op
+        if not isinstance(op, Spike):
+            emitted = emit(end, arriving, self.T)
+            return emitted.mean(0), standard(emitted) if keep else None
+        theta, bias, v = neurons(op, arriving[0])
+        total, when = count(arriving, theta, bias, v, self.T, keep)
+        result.spikes += int(total.sum(dtype=torch.float64))
+        result.saturated += int(torch.count_nonzero(total == self.T))
+        result.neurons += total.numel()
+        result.slots += total.numel() * self.T
+        most = rows_of(total).amax(0) if self._one_size() else total.movedim(self.channel, 0).flatten(1).amax(1)
+        result.fired = most > 0 if result.fired is None else result.fired | (most > 0)
+        return total * (theta / self.T), None if when is None else Train.pack(when, theta)
+
+    def _error_sum(self, error: Tensor) -> Tensor:
+        if not self._one_size():
+            return self._over_positions(error)
+        summed = rows_of(error).sum(0).double()  # in the memory order of one image
+        return image_of(summed, error).contiguous()
+
+    def _one_size(self) -> bool:
+        return len({tuple(s[self.stage.name][1:]) for s in self.shapes}) == 1
+
+    def _over_positions(self, error: Tensor) -> Tensor:
+        """[C]: sum over images of the mean over positions, so that every image counts the same."""
+        rows = error.movedim(self.channel, 0).flatten(1).double()
+        return rows.sum(1) / (rows.shape[1] / error.shape[0])
+
+    # -- what calibrators ask for ------------------------------------------------------------------------------
+
+    def mean_error(self, images: int, per: str) -> Tensor:
+        """Mean of `x - mean output` over the first `images` images: `[C]`, or one a neuron `[C, H, W]`."""
+        total = sum(self.counts)
+        mark = min(images, total)
+        mean = self.simulation.error_sums[mark] / mark
+        dtype = self.target(0).dtype
+        if not self._one_size():
+            if per == "neuron":
+                self.notes.append("images of several sizes: potential per channel instead of per neuron")
+            return mean.to(dtype)
+        if per == "channel":
+            # positions are what is left of an image's dimensions
+            channel = self.channel % (mean.ndim + 1) - 1
+            mean = mean.movedim(channel, 0).reshape(mean.shape[channel], -1).mean(1)
+        return mean.to(dtype)
+
+    def mean_samples(self, images: int) -> Samples:
+        """Mean inputs of the stage and its targets for the first `images` images."""
+        groups: dict[Any, list[Sample]] = {}
+        first = 0
+        for batch, number in enumerate(self.counts):
+            if first >= images:
+                break
+            means = {n: over_time(self.cache.get((n, batch, "snn"))).mean(0) for n in self.stage.inputs}
+            key = tuple(tuple(mean.shape[1:]) for mean in means.values())
+            groups.setdefault(key, []).append(Sample(means, self.target(batch), self.shapes[batch]))
+            first += number
+        merged = [
+            Sample(
+                {name: torch.cat([part.inputs[name] for part in parts]) for name in self.stage.inputs},
+                torch.cat([part.target for part in parts]),
+                parts[0].shapes,
+            )
+            for parts in groups.values()
+        ]
+        return Samples(merged, torch.Generator().manual_seed(self.seed))
+
+
+def rows_of(values: Tensor) -> Tensor:
+    """`[N, ...]` as a matrix of one row an image, channels last: reductions over images are fast only that way."""
+    return (values.permute(0, 2, 3, 1) if values.ndim == 4 else values).reshape(len(values), -1)
+
+
+def image_of(row: Tensor, like: Tensor) -> Tensor:
+    """The inverse for one row: in the shape of one image of `like`."""
+    if like.ndim != 4:
+        return row.reshape(like.shape[1:])
+    _, channels, height, width = like.shape
+    return row.reshape(height, width, channels).permute(2, 0, 1)
+
+
+def _squared(values: Tensor) -> float:
+    return float(torch.linalg.vector_norm(values)) ** 2

@@ -1,0 +1,80 @@
+"""A folder that a killed conversion goes on from. Every file in it appears whole or not at all."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from spikecal.errors import ConfigError
+
+
+class Workdir:
+    """Finished steps of one conversion, each a safetensors file with a JSON record."""
+
+    def __init__(self, folder: Path, fingerprint: str) -> None:
+        """Open `folder` for the conversion with this fingerprint; a folder of another one is refused."""
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for leftover in folder.rglob("*.part"):
+                leftover.unlink(missing_ok=True)
+            marker = folder / "conversion.json"
+            if marker.exists():
+                self._compare(marker, fingerprint)
+            else:
+                part = marker.with_suffix(".part")
+                part.write_text(json.dumps({"fingerprint": fingerprint}))
+                os.replace(part, marker)
+        except OSError as error:
+            raise ConfigError(f"the working directory {folder} cannot be used: {error.strerror}") from error
+
+    def _compare(self, marker: Path, fingerprint: str) -> None:
+        try:
+            known = json.loads(marker.read_text())["fingerprint"]
+        except (ValueError, KeyError, TypeError):
+            known = None
+        if known != fingerprint:
+            raise ConfigError(
+                f"{self.folder} holds another conversion (network, images or settings differ): "
+                f"choose another directory or delete it"
+            )
+
+    def save(self, key: str, tensors: dict[str, Tensor], record: Any) -> None:
+        path = self._path(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(path.name + ".part")
+        whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        save_file(whole, part, metadata={"record": json.dumps(record, sort_keys=True)})
+        os.replace(part, path)
+
+    def load(self, key: str) -> tuple[dict[str, Tensor], Any] | None:
+        """What `save` was given, or None where that step is still to be done."""
+        path = self._path(key)
+        if not path.exists():
+            return None
+        try:
+            with safe_open(path, "pt") as file:
+                record = json.loads(file.metadata()["record"])
+                return {name: file.get_tensor(name) for name in file.keys()}, record  # noqa: SIM118
+        except (SafetensorError, ValueError, KeyError, OSError) as error:
+            raise ConfigError(f"{path} is damaged ({error}): delete it and run again") from error
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}.step"
+
+
+def fingerprint(tensors: Iterable[Tensor], settings: Any) -> str:
+    """A hash of everything a conversion depends on."""
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for tensor in tensors:
+        data = tensor.detach().cpu().contiguous()
+        digest.update(f"{data.dtype}{tuple(data.shape)}".encode())
+        digest.update(data.reshape(-1).view(torch.uint8).numpy().tobytes() if data.numel() else b"")
+    return digest.hexdigest()

@@ -1,0 +1,98 @@
+"""What all verbs share in talking to the user: tables, JSON and progress bars."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+
+def show_json(value: Any) -> None:
+    """Plain JSON on standard output, and nothing else there."""
+    typer.echo(json.dumps(value, indent=2, default=str))
+
+
+def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str | None = None) -> None:
+    """A table; a column whose name begins with `>` is set flush right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        table.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
+    if title:
+        console.print(title, style="bold")
+    console.print(table)
+    if caption:
+        console.print(caption, style="dim")
+
+
+class Bars:
+    """Progress bars for the library's long runs: one bar a phase, with its estimate before it starts."""
+
+    def __init__(self, progress: Any) -> None:
+        self._progress = progress
+        self._task: Any = None
+
+    def phase(self, name: str, total: int, seconds: float | None = None) -> None:
+        estimate = f" (about {duration(seconds)})" if seconds is not None and seconds >= 2 else ""
+        self._finish()
+        self._task = self._progress.add_task(f"{name}{estimate}", total=total, note="")
+
+    def advance(self, note: str = "") -> None:
+        if self._task is not None:
+            self._progress.update(self._task, advance=1, note=note)
+
+    def close(self) -> None:
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+            self._task = None
+
+
+@contextmanager
+def bars(machine: bool = False) -> Iterator[Bars | None]:
+    """Bars on standard error while in here; None where nobody sees them."""
+    if machine or not (sys.stdout.isatty() and sys.stderr.isatty()):
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        yield Bars(progress)
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def size(count: float) -> str:
+    """Bytes for people: 1.2 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            break
+        count /= 1000
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.2f}"

@@ -1,0 +1,78 @@
+"""The command `spikecal`: its verbs, and what every one of them does with an error."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+import spikecal
+from spikecal.cli import check, convert, datasets, demo, evaluate, models
+from spikecal.errors import ConversionError, SpikecalError
+
+BAD_CALL = 2
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="spikecal",
+    help="Trained PyTorch networks into accurate spiking networks that need few time steps.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(demo.demo)
+app.command()(check.check)
+app.command()(convert.convert)
+app.command()(evaluate.evaluate)
+app.command()(models.models)
+app.add_typer(datasets.app, name="datasets")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"spikecal {spikecal.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Trained PyTorch networks into accurate spiking networks that need few time steps."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; the exit code is 2, with one line on standard error, for anything a user can cause."""
+    try:
+        code = app(arguments, standalone_mode=False, prog_name="spikecal")
+    except SpikecalError as error:
+        return _fail(_one_line(error))
+    except typer.TyperException as error:
+        return _fail(error.format_message()) if error.format_message() else BAD_CALL  # the help was shown instead
+    except OSError as error:  # a full disk, a folder that may not be written to
+        return _fail(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
+def run() -> None:
+    sys.exit(main())
+
+
+def _one_line(error: SpikecalError) -> str:
+    if isinstance(error, ConversionError) and error.others:
+        first = f"{error.layer}: {error.found}; {error.hint}"
+        return f"{first} (and {len(error.others)} more: `spikecal check` lists them)"
+    return str(error)
+
+
+def _fail(message: str) -> int:
+    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    return BAD_CALL
+
+
+if __name__ == "__main__":
+    run()

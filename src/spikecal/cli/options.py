@@ -1,0 +1,81 @@
+"""Options that several verbs take, and what they mean."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from spikecal.errors import ConfigError
+
+if TYPE_CHECKING:
+    from spikecal.data.card import Card
+    from spikecal.data.sources import Data
+    from spikecal.pipeline import Pipeline
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A name from `spikecal models`, torchvision:NAME, timm:NAME, pytorchcv:NAME, file.py:function or "
+        "module:function.",
+    ),
+]
+Weights = Annotated[Path | None, typer.Option(metavar="FILE", help="Checkpoint: safetensors or a torch state dict.")]
+DataName = Annotated[
+    str | None,
+    typer.Option(
+        "--data", metavar="DATA", help="A name from `spikecal datasets`, folder:PATH, npz:PATH or file.py:function."
+    ),
+]
+DataRoot = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Where the known sets are. (default $SPIKECAL_DATA or ~/.cache/spikecal)"),
+]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="The same seed gives the same bits.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON on standard output and nothing else.")]
+Rounding = Literal["floor", "bias", "potential"]
+Threshold = Literal["maxact", "percentile", "mmse"]
+Per = Literal["layer", "channel"]
+
+
+def chosen_data(name: str | None, card: "Card", split: str, root: Path | None) -> "Data":
+    """The named set, else the one on the card."""
+    from spikecal.data.sources import load_data
+
+    name = name or card.data
+    if name is None:
+        raise ConfigError(f"{card.name} comes with no images: give --data")
+    return load_data(name, split, root)
+
+
+def configured(
+    pipeline: str | None,
+    config: Path | None,
+    images: int | None,
+    iterations: int | None,
+    rounding: Rounding | None,
+    threshold: Threshold | None,
+    per: Per | None,
+) -> "Pipeline":
+    """The pipeline of `--pipeline` or `--config`, with what the flags change."""
+    from spikecal.calibration.calibrators import Calibrator, Weights
+    from spikecal.pipeline import THRESHOLDS, Pipeline, resolve
+
+    if pipeline is not None and config is not None:
+        raise ConfigError("give --pipeline or --config, not both: a file can name a preset")
+    result = Pipeline.from_toml(config) if config is not None else resolve(pipeline or "lcp")
+    if rounding is not None:
+        result = replace(result, rounding=rounding)
+    if threshold is not None and type(result.threshold) is not THRESHOLDS[threshold]:
+        old = result.threshold
+        result = replace(result, threshold=THRESHOLDS[threshold](per=old.per, images=old.images))
+    if per is not None:
+        result = replace(result, threshold=replace(result.threshold, per=per))
+    if images is not None:
+        result = replace(result, threshold=replace(result.threshold, images=images)).changed(Calibrator, images=images)
+    if iterations is not None:
+        if not any(isinstance(part, Weights) for sweep in result.sweeps for part in sweep):
+            raise ConfigError("--iterations is for weights calibration, not in this pipeline: use --pipeline acp")
+        result = result.changed(Weights, iterations=iterations)
+    return result

@@ -1,0 +1,240 @@
+"""The whole story: a trained network and some images in, a calibrated spiking network out."""
+
+import inspect
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from spikecal.calibration.cache import Cache
+from spikecal.calibration.calibrators import Calibrator, Weights
+from spikecal.calibration.histogram import Histogram
+from spikecal.calibration.images import Inputs, batches, collect
+from spikecal.calibration.sweep import Progress, StageRecord, Sweep, observe, set_thresholds, settings_of
+from spikecal.calibration.workdir import Workdir, fingerprint
+from spikecal.errors import ConfigError, ConversionError
+from spikecal.graph.graph import Graph, describe
+from spikecal.graph.lower import lower
+from spikecal.graph.ops import Spike
+from spikecal.graph.stages import with_joints
+from spikecal.memory import free_memory
+from spikecal.pipeline import LCP, Pipeline, resolve
+from spikecal.snn.execute import Shapes, images_per_call, shapes_of
+from spikecal.snn.file import write, write_text
+from spikecal.snn.network import SpikingNetwork
+
+OBSERVED_TOGETHER = 64  # images a call of the thresholds' pass; histograms do not depend on it
+MEASURED = 128  # images of a sweep that only measures
+PARTS = ("counts", "exponent", "maximum", "clipped")
+
+
+@dataclass
+class Result:
+    """Networks for every T asked for, and what was done to make them."""
+
+    networks: dict[int, SpikingNetwork]
+    records: list[StageRecord]
+    pipeline: Pipeline
+    histograms: dict[str, Histogram]
+    seconds: dict[str, float] = field(default_factory=dict)
+    card: dict[str, Any] | None = None  # what the network expects of images, for whoever reads the file
+
+    @property
+    def snn(self) -> SpikingNetwork:
+        """The network for the largest T."""
+        return self.networks[max(self.networks)]
+
+    def at(self, T: int) -> SpikingNetwork:
+        if T not in self.networks:
+            raise ConfigError(f"there is no network for T={T}; there are T={sorted(self.networks)}")
+        return self.networks[T]
+
+    def save(self, path: str | Path) -> None:
+        """Write one file with all networks, and beside it `path + ".json"` with the timings."""
+        write(path, self.networks, self.info(), {n: h.layer().counts for n, h in self.histograms.items()})
+        timings = {"seconds": self.seconds, "stages": [[r.T, r.sweep, r.stage, r.seconds] for r in self.records]}
+        write_text(Path(f"{path}.json"), json.dumps(timings, indent=1))
+
+    def info(self) -> dict[str, Any]:
+        """What a file says of its making; the same for the same conversion."""
+        return {
+            "pipeline": self.pipeline.to_dict(),
+            "records": [settings_of(record) for record in self.records],
+            "micro_batch": {str(T): network.info["micro_batch"] for T, network in self.networks.items()},
+            **({} if self.card is None else {"card": self.card}),
+        }
+
+
+class Silent:
+    """Progress that nobody watches."""
+
+    def phase(self, name: str, total: int, seconds: float | None) -> None: ...
+
+    def advance(self, note: str = "") -> None: ...
+
+
+@torch.inference_mode(False)
+def convert(
+    model: nn.Module,
+    images: Any,
+    T: int | Sequence[int] = 32,
+    pipeline: Pipeline | str = LCP,
+    *,
+    seed: int = 0,
+    keep: Sequence[str] = (),
+    workdir: str | Path | None = None,
+    memory: int | None = None,
+    micro_batch: int | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Convert `model` for `T` steps (or several), calibrated on `images`; the model is left as it is.
+
+    `images`: a tensor, a dataset or a loader, normalised as in training; labels are ignored. `keep`: submodules that
+    stay analog at the end of the network. `workdir`: where a killed conversion goes on from. `memory`: bytes to use
+    before going to disk, by default half of what is free. `micro_batch`: images a kernel call.
+    """
+    pipeline, steps, progress = resolve(pipeline), _steps(T), progress or Silent()
+    device, dtype = _home(model)
+    chosen = [
+        tuple(x.to(device, dtype) for x in image)
+        for image in collect(images, pipeline.images, _number_of_inputs(model), seed)
+    ]
+    started = time.perf_counter()
+    graph = with_joints(lower(model, _example(chosen), keep))
+    for name, shape in shapes_of(graph, chosen[0]).items():
+        if isinstance(graph.nodes[name].op, Spike):
+            graph.nodes[name].op.ndim = len(shape)  # type: ignore[assignment]
+    seconds = {"lower": time.perf_counter() - started}
+    settings = Settings(pipeline, seed, micro_batch, free_memory() // 2 if memory is None else memory, progress)
+    if workdir is not None:
+        identity = [pipeline.to_dict(), steps, seed, list(keep), micro_batch, torch.__version__, describe(graph)]
+        tensors = [t for node in graph.nodes.values() for t in node.op.tensors().values()]
+        settings.workdir = Workdir(Path(workdir), fingerprint([*tensors, *(x for i in chosen for x in i)], identity))
+
+    started = time.perf_counter()
+    histograms = _histograms(graph, chosen[: pipeline.threshold.images], settings)
+    seconds["thresholds"] = time.perf_counter() - started
+    per_image = seconds["thresholds"] / min(len(chosen), pipeline.threshold.images)
+
+    networks: dict[int, SpikingNetwork] = {}
+    records: list[StageRecord] = []
+    for t in steps:
+        started = time.perf_counter()
+        networks[t] = SpikingNetwork(graph.clone(), t)
+        set_thresholds(networks[t], histograms, pipeline)
+        # Without calibrators one sweep is still run: it is what the records are made of.
+        for index, calibrators in enumerate(pipeline.sweeps or ((),)):
+            records += _sweep(graph, networks[t], calibrators, index, chosen, settings, per_image)
+        seconds[f"T={t}"] = time.perf_counter() - started
+    return Result(networks, records, pipeline, histograms, seconds)
+
+
+@dataclass
+class Settings:
+    """What all phases of one conversion share."""
+
+    pipeline: Pipeline
+    seed: int
+    micro_batch: int | None
+    memory: int
+    progress: Progress
+    workdir: Workdir | None = None
+
+
+def _histograms(graph: Graph, images: list[Inputs], settings: Settings) -> dict[str, Histogram]:
+    done = settings.workdir.load("histograms") if settings.workdir else None
+    if done is not None:
+        device = images[0][0].device
+        return {name: Histogram(*(done[0][f"{name}:{part}"].to(device) for part in PARTS)) for name in done[1]}
+    grouped = batches(images, OBSERVED_TOGETHER, ())
+    settings.progress.phase("thresholds", len(grouped), None)
+    found = observe(graph, grouped, _shapes(graph, grouped), settings.progress)
+    if settings.workdir:
+        tensors = {f"{name}:{part}": getattr(h, part) for name, h in found.items() for part in PARTS}
+        settings.workdir.save("histograms", tensors, list(found))
+    return found
+
+
+def _sweep(
+    graph: Graph,
+    network: SpikingNetwork,
+    calibrators: Sequence[Calibrator],
+    index: int,
+    images: list[Inputs],
+    settings: Settings,
+    per_image: float,
+) -> list[StageRecord]:
+    used = images[: max([c.images for c in calibrators], default=MEASURED)]
+    marks = sorted({min(c.images, len(used)) for c in calibrators})
+    size = settings.micro_batch or images_per_call(shapes_of(graph, used[0]), network.T)
+    network.info["micro_batch"] = size
+    grouped = batches(used, size, marks)
+    passes = len(used) * (1 + 1.5 * network.T)
+    passes += sum(3 * c.iterations * c.batch for c in calibrators if isinstance(c, Weights))
+    folder = settings.workdir.folder / f"T{network.T}" / f"sweep{index}" if settings.workdir else None
+    settings.progress.phase(f"T={network.T}", len(network.stages), per_image * passes)
+    cache = Cache(settings.memory, used[0][0].device, folder)
+    try:
+        return Sweep(
+            ann=graph,
+            network=network,
+            calibrators=calibrators,
+            index=index,
+            batches=grouped,
+            shapes=_shapes(graph, grouped),
+            marks=marks,
+            cache=cache,
+            workdir=settings.workdir,
+            seed=settings.seed,
+            progress=settings.progress,
+        ).run()
+    finally:
+        cache.close()
+
+
+def _shapes(graph: Graph, grouped: Sequence[Inputs]) -> list[Shapes]:
+    """Shapes of all values for every batch; each image size is run once."""
+    known: dict[tuple[torch.Size, ...], Shapes] = {}
+    for batch in grouped:
+        key = tuple(x.shape[1:] for x in batch)
+        if key not in known:
+            known[key] = shapes_of(graph, batch)
+    return [known[tuple(x.shape[1:] for x in batch)] for batch in grouped]
+
+
+def _steps(T: int | Sequence[int]) -> list[int]:
+    steps: list[Any] = list(T) if isinstance(T, Sequence) else [T]
+    if not steps:
+        raise ConfigError("T is an empty list: name at least one number of steps")
+    for t in steps:
+        if not isinstance(t, int) or isinstance(t, bool) or t < 1:
+            raise ConfigError(f"T must be a positive number of steps, not {t!r}")
+    return sorted(set(steps))
+
+
+def _home(model: nn.Module) -> tuple[torch.device, torch.dtype]:
+    """Where and in what precision to work: the model's own, but never below float32."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.device.type == "meta":
+            raise ConversionError(name, "a tensor on the meta device, which has no data", "load the weights first")
+        if tensor.is_floating_point():
+            return tensor.device, tensor.dtype if tensor.dtype == torch.float64 else torch.float32
+    return torch.device("cpu"), torch.float32
+
+
+def _number_of_inputs(model: nn.Module) -> int:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(model.forward).parameters.values()
+    return max(1, sum(p.kind in kinds and p.default is inspect.Parameter.empty for p in parameters))
+
+
+def _example(images: list[Inputs]) -> Inputs:
+    """Two images to trace with (one twice, if there is but one or the second has another size)."""
+    first = images[0]
+    second = images[1] if len(images) > 1 and images[1][0].shape == first[0].shape else first
+    return tuple(torch.cat(pair) for pair in zip(first, second, strict=True))

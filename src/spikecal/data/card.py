@@ -1,0 +1,55 @@
+"""What a network expects of its images, so that no user types it."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from spikecal.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """Input size and normalisation of one network.
+
+    `size` is (height, width), None where any size will do; `crop` is the share of the shorter side that the central
+    crop keeps. `mean` and `std` have one entry a channel; None leaves the pixels in 0..1. `weights` names an embedded
+    file, and `trained` says whether the network is of use without one. `data` is the set it is calibrated and measured
+    on unless another is named.
+    """
+
+    name: str
+    size: tuple[int, int] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    crop: float = 1.0
+    classes: tuple[str, ...] = ()
+    data: str | None = None
+    weights: str | None = None
+    trained: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.mean is None) != (self.std is None) or len(self.mean or ()) != len(self.std or ()):
+            raise ConfigError(f"{self.name}: mean and std must have one entry a channel each")
+        if any(not math.isfinite(m) for m in self.mean or ()) or any(not 0 < s < math.inf for s in self.std or ()):
+            raise ConfigError(f"{self.name}: mean must be finite and std positive")
+        if not 0 < self.crop <= 1:
+            raise ConfigError(f"{self.name}: crop must be in (0, 1], not {self.crop}")
+        if self.size is not None and (len(self.size) != 2 or min(self.size) < 1):
+            raise ConfigError(f"{self.name}: size must be a height and a width, not {self.size}")
+
+    @property
+    def channels(self) -> int:
+        return 3 if self.mean is None else len(self.mean)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The part of the card that a converted network needs: plain JSON values."""
+        return {k: v for k, v in asdict(self).items() if k not in ("weights", "trained")}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> "Card":
+        """The inverse of `to_dict`, lists taken for tuples."""
+        try:
+            values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+            return cls(**values)
+        except TypeError as error:
+            raise ConfigError(f"not a model card: {error}") from error

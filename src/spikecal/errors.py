@@ -1,0 +1,28 @@
+"""Every error a user can cause. Each message names the thing at fault and the way out."""
+
+
+class SpikecalError(Exception):
+    """Base of all errors of this library."""
+
+
+class ConversionError(SpikecalError):
+    """The network cannot be converted.
+
+    `layer` is where, `found` what is there, `hint` what to do; `others` are further offenders of the same kind.
+    """
+
+    def __init__(self, layer: str, found: str, hint: str, others: tuple["ConversionError", ...] = ()) -> None:
+        self.layer, self.found, self.hint, self.others = layer, found, hint, others
+        super().__init__("\n".join(f"{e.layer}: {e.found}; {e.hint}" for e in (self, *others)))
+
+
+class FileError(SpikecalError):
+    """A file is not a spiking network, or not a whole one."""
+
+
+class DataError(SpikecalError):
+    """Images or labels cannot be used."""
+
+
+class ConfigError(SpikecalError):
+    """A setting has a value it cannot have."""

@@ -1,0 +1,123 @@
+"""The canonical graph: named nodes of closed-set operations in running order, and a structure of outputs."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from spikecal.graph.ops import Input, Op
+
+
+@dataclass
+class Node:
+    """One operation. `shape_refs` are nodes of which only the shape is read (`y.view(x.shape)`)."""
+
+    name: str
+    op: Op
+    inputs: tuple[str, ...] = ()
+    shape_refs: tuple[str, ...] = ()
+
+
+@dataclass
+class Graph:
+    """Nodes in running order. `output` nests tuples, lists and dicts of node names.
+
+    `head`, where there is one, is analog: it takes the values of `output`, a tuple then, and returns what the model
+    returns.
+    """
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+    output: Any = None
+    head: nn.Module | None = None
+
+    def add(self, node: Node) -> str:
+        if node.name in self.nodes:
+            raise ValueError(f"there are two nodes called {node.name}")
+        self.nodes[node.name] = node
+        return node.name
+
+    def clone(self) -> "Graph":
+        """A graph of its own whose tensors share memory with this one's until one of them is replaced."""
+        nodes = {n.name: Node(n.name, n.op.clone(), n.inputs, n.shape_refs) for n in self.nodes.values()}
+        return Graph(nodes, self.output, self.head)
+
+    def inputs(self) -> list[str]:
+        """Names of the inputs, in the order the model takes them."""
+        found = [(n.op.index, n.name) for n in self.nodes.values() if isinstance(n.op, Input)]
+        return [name for _, name in sorted(found)]
+
+    def outputs(self) -> list[str]:
+        """Names of the output values, each once, in the order of the structure."""
+        return list(dict.fromkeys(leaves(self.output)))
+
+    def users(self) -> dict[str, list[str]]:
+        """Node -> the nodes that read its value, in running order; an output counts as a reader called ''."""
+        users: dict[str, list[str]] = {name: [] for name in self.nodes}
+        for node in self.nodes.values():
+            for name in dict.fromkeys(node.inputs):
+                users[name].append(node.name)
+        for name in self.outputs():
+            users[name].append("")
+        return users
+
+    def run(self, *inputs: Tensor) -> Any:
+        """The ANN: the same outputs as the model the graph was lowered from."""
+        values: dict[str, Tensor] = dict(zip(self.inputs(), inputs, strict=True))
+        for node in self.nodes.values():
+            if not isinstance(node.op, Input):
+                values[node.name] = apply_node(node, values)
+        return self.finish(lambda name: values[name])
+
+    def finish(self, value: Callable[[str], Tensor]) -> Any:
+        """Outputs in the model's own structure, from the values at the output nodes."""
+        body = map_leaves(value, self.output)
+        return body if self.head is None else self.head(*body)
+
+
+def apply_node(node: Node, values: dict[str, Tensor]) -> Tensor:
+    """The value of one node on a plain batch."""
+    shapes = [values[name].shape for name in (*node.inputs[:1], *node.shape_refs)]
+    return node.op(*(values[name] for name in node.inputs), shapes=shapes)
+
+
+def describe(graph: Graph) -> list[Any]:
+    """The graph without its tensors, as plain data: nodes in running order, then the output structure."""
+    nodes = [
+        [node.name, type(node.op).__name__, list(node.inputs), list(node.shape_refs), node.op.config()]
+        for node in graph.nodes.values()
+    ]
+    return [nodes, graph.output]
+
+
+def leaves(structure: Any) -> Iterable[Any]:
+    if isinstance(structure, dict):
+        structure = list(structure.values())
+    if isinstance(structure, (list, tuple)):
+        for part in structure:
+            yield from leaves(part)
+    elif structure is not None:
+        yield structure
+
+
+def map_leaves(function: Callable[[Any], Any], structure: Any) -> Any:
+    """The same nest of tuples, lists and dicts with `function` applied to what is in it but None."""
+    if isinstance(structure, dict):
+        return {key: map_leaves(function, part) for key, part in structure.items()}
+    if isinstance(structure, (list, tuple)):
+        parts = (map_leaves(function, part) for part in structure)
+        return list(parts) if isinstance(structure, list) else tuple(parts)
+    return None if structure is None else function(structure)
+
+
+def same_structure(a: Any, b: Any, close: Callable[[Tensor, Tensor], bool]) -> bool:
+    """Whether two nests have the same shape and all their tensors are `close`."""
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(same_structure(a[k], b[k], close) for k in a)
+    if isinstance(a, (list, tuple)):
+        return (
+            isinstance(b, Sequence)
+            and len(a) == len(b)
+            and all(same_structure(p, q, close) for p, q in zip(a, b, strict=True))
+        )
+    return (a is None and b is None) or (isinstance(a, Tensor) and isinstance(b, Tensor) and close(a, b))

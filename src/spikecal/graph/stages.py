@@ -1,0 +1,142 @@
+"""Partition of a canonical graph into stages: what is between two layers of neurons, with the neurons at its end."""
+
+from dataclasses import dataclass
+
+from spikecal.graph.graph import Graph, Node, map_leaves
+from spikecal.graph.ops import (
+    Cat,
+    ChannelAffine,
+    Conv,
+    ConvTranspose,
+    Flatten,
+    Input,
+    Joint,
+    Linear,
+    Pad,
+    Permute,
+    Reshape,
+    Slice,
+    Spike,
+)  # fmt: skip
+
+# Moving values around costs nothing worth a boundary: every stage that reads them does it for itself.
+REARRANGING = (Cat, Slice, Pad, Reshape, Flatten, Permute)
+WEIGHTED = (Conv, ConvTranspose, Linear)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """All operations that feed one activation, and that activation; or, without one, a joint.
+
+    `inputs` are the boundaries it reads: network inputs and ends of earlier stages.
+    """
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+
+    @property
+    def end(self) -> Node:
+        return self.nodes[-1]
+
+    @property
+    def name(self) -> str:
+        return self.end.name
+
+    @property
+    def spiking(self) -> bool:
+        return isinstance(self.end.op, Spike)
+
+    @property
+    def kind(self) -> str:
+        return "neurons" if self.spiking else "joint"
+
+    def weighted(self) -> list[Node]:
+        """The nodes whose weights calibration may change."""
+        return [node for node in self.nodes if isinstance(node.op, WEIGHTED)]
+
+    def parametric(self) -> bool:
+        """Whether anything here has parameters; a stage that only moves spikes around has nothing to calibrate."""
+        return any(isinstance(node.op, (*WEIGHTED, ChannelAffine)) for node in self.nodes)
+
+
+def with_joints(graph: Graph) -> Graph:
+    """The graph with a Joint after every linear value that is an output or that more than one stage reads."""
+    joints = _joint_sources(graph)
+    renamed = {name: f"{name}.joint" for name in joints}
+    result = Graph(head=graph.head)
+    for node in graph.nodes.values():
+        inputs = tuple(renamed.get(name, name) for name in node.inputs)
+        result.add(Node(node.name, node.op, inputs, node.shape_refs))
+        if node.name in renamed:
+            channel = joints[node.name]
+            result.add(Node(renamed[node.name], Joint(channel=channel), (node.name,)))
+    result.output = map_leaves(lambda name: renamed.get(name, name), graph.output)
+    return result
+
+
+def _joint_sources(graph: Graph) -> dict[str, int]:
+    """Linear node that must end a stage -> dimension of its channels."""
+    users, outputs = graph.users(), set(graph.outputs())
+    channels = _channels(graph)
+    ends: dict[str, frozenset[str]] = {}  # the stage ends a value reaches without passing another
+    joints: dict[str, int] = {}
+    for node in reversed(graph.nodes.values()):
+        reached: set[str] = set()
+        for user in filter(None, users[node.name]):
+            is_end = isinstance(graph.nodes[user].op, (Spike, Joint)) or user in joints
+            reached |= {user} if is_end else ends[user]
+        ends[node.name] = frozenset(reached)
+        if isinstance(node.op, (Input, Spike, Joint)):
+            continue
+        shared = len(reached) > 1 and not isinstance(node.op, REARRANGING)
+        if node.name in outputs or shared:
+            joints[node.name] = channels[node.name]
+    return joints
+
+
+def _channels(graph: Graph) -> dict[str, int]:
+    """Dimension of the channels of every value: 1, but the last (-1) after a Linear, wherever permutes take it."""
+    found: dict[str, int] = {}
+    for node in graph.nodes.values():
+        op = node.op
+        channel = found[node.inputs[0]] if node.inputs else 1
+        if isinstance(op, (Spike, Joint)):
+            channel = op.channel
+        elif isinstance(op, Permute):
+            channel = op.dims.index(channel % len(op.dims))
+        elif isinstance(op, Linear):
+            channel = -1
+        elif isinstance(op, (Conv, ConvTranspose, Reshape, Flatten)):
+            channel = 1
+        found[node.name] = channel
+    return found
+
+
+def partition(graph: Graph) -> list[Stage]:
+    """The stages of a graph with joints, in running order. Every parameter belongs to exactly one."""
+    stages = []
+    for node in graph.nodes.values():
+        if isinstance(node.op, (Spike, Joint)):
+            inner, inputs = _collect(graph, node)
+            stages.append(Stage(tuple(inner), tuple(inputs)))
+    owners: dict[str, str] = {}
+    for stage in stages:
+        for inner_node in stage.nodes:
+            if inner_node.op.TENSORS and owners.setdefault(inner_node.name, stage.name) != stage.name:
+                raise ValueError(f"{inner_node.name} is in two stages: call with_joints first")
+    return stages
+
+
+def _collect(graph: Graph, end: Node) -> tuple[list[Node], list[str]]:
+    """The nodes between `end` and the boundaries before it, in running order, and those boundaries."""
+    wanted, inputs, todo = {end.name}, dict[str, None](), list(end.inputs)
+    while todo:
+        name = todo.pop()
+        if isinstance(graph.nodes[name].op, (Input, Spike, Joint)):
+            inputs[name] = None
+        elif name not in wanted:
+            wanted.add(name)
+            todo.extend(graph.nodes[name].inputs)
+    order = list(graph.nodes)
+    nodes = [graph.nodes[name] for name in order if name in wanted]
+    return nodes, [name for name in order if name in inputs]

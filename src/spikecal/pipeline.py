@@ -1,0 +1,141 @@
+"""Pipelines: which thresholds, which rounding, which calibrators in which order. The paper's own as presets."""
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
+from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Quantiser, Threshold
+from spikecal.errors import ConfigError
+
+Rounding = Literal["floor", "bias", "potential"]
+ROUNDINGS = ("floor", "bias", "potential")
+
+THRESHOLDS: dict[str, type[Threshold]] = {"maxact": MaxAct, "percentile": Percentile, "mmse": MMSE}
+CALIBRATORS: dict[str, type[Calibrator]] = {"bias": Bias, "potential": Potential, "weights": Weights}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """How a network is converted.
+
+    `rounding` is how the half step of ClipRound enters: `bias` (theta/2T at every step, the paper's text),
+    `potential` (v(0) = theta/2) or not at all (`floor`). `sweeps` are passes over the network, front to back; each is
+    a tuple of calibrators that a stage goes through before the next stage's turn.
+    """
+
+    threshold: Threshold = MMSE(per="channel")
+    rounding: Rounding = "bias"
+    sweeps: tuple[tuple[Calibrator, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.rounding not in ROUNDINGS:
+            raise ConfigError(f"rounding is one of {', '.join(ROUNDINGS)}, not {self.rounding!r}")
+
+    @property
+    def quantiser(self) -> Quantiser:
+        """What thresholds are searched with: the function that is simulated."""
+        return "floor" if self.rounding == "floor" else "round"
+
+    @property
+    def images(self) -> int:
+        """How many images all of it looks at."""
+        return max([self.threshold.images, *(c.images for sweep in self.sweeps for c in sweep)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as in TOML and in files."""
+        return {
+            "threshold": _plain(self.threshold, THRESHOLDS),
+            "rounding": self.rounding,
+            "sweeps": [[_plain(c, CALIBRATORS) for c in sweep] for sweep in self.sweeps],
+        }
+
+    @classmethod
+    def from_dict(cls, settings: dict[str, Any]) -> "Pipeline":
+        """From plain data; `preset` names the pipeline that the other settings change."""
+        settings = dict(settings)
+        base = resolve(settings.pop("preset", "baseline"))
+        changes: dict[str, Any] = {}
+        if "threshold" in settings:
+            changes["threshold"] = _build(settings.pop("threshold"), THRESHOLDS, "threshold", base.threshold)
+        if "sweeps" in settings:
+            sweeps = settings.pop("sweeps")
+            if not isinstance(sweeps, list) or not all(isinstance(sweep, list) for sweep in sweeps):
+                raise ConfigError("sweeps are a list of lists of calibrators")
+            changes["sweeps"] = tuple(tuple(_build(c, CALIBRATORS, "calibrator") for c in sweep) for sweep in sweeps)
+        if "rounding" in settings:
+            changes["rounding"] = settings.pop("rounding")
+        if settings:
+            known = "preset, threshold, rounding, sweeps"
+            raise ConfigError(f"a pipeline has no setting {sorted(settings)[0]!r}; it has {known}")
+        return dataclasses.replace(base, **changes)
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> "Pipeline":
+        """From a file such as `docs/pipeline.toml`."""
+        try:
+            with Path(path).open("rb") as file:
+                return cls.from_dict(tomllib.load(file))
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{path} is not TOML: {error}") from error
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
+
+    def changed(self, kind: type[Calibrator], **settings: Any) -> "Pipeline":
+        """The same with other settings in every calibrator of one kind: `ACP.changed(Weights, iterations=200)`."""
+        sweeps = tuple(
+            tuple(dataclasses.replace(c, **settings) if isinstance(c, kind) else c for c in sweep)
+            for sweep in self.sweeps
+        )
+        return dataclasses.replace(self, sweeps=sweeps)
+
+
+def _plain(part: Threshold | Calibrator, kinds: dict[str, Any]) -> dict[str, Any]:
+    kind = next(name for name, cls in kinds.items() if type(part) is cls)
+    return {"kind": kind, **dataclasses.asdict(part)}
+
+
+def _build(settings: Any, kinds: dict[str, Any], what: str, base: Any = None) -> Any:
+    if not isinstance(settings, dict):
+        raise ConfigError(f"a {what} is a table with a kind, not {settings!r}")
+    settings = dict(settings)
+    name = settings.pop("kind", None)
+    if name is None and base is not None:
+        cls = type(base)
+    elif name in kinds:
+        cls = kinds[name]
+    else:
+        raise ConfigError(f"there is no {what} {name!r}; there are {', '.join(kinds)}")
+    kept = dataclasses.asdict(base) if type(base) is cls else {}
+    types = {f.name: f.type for f in dataclasses.fields(cls)}
+    for key, value in settings.items():
+        if key not in types:
+            raise ConfigError(f"{what} {name or ''} has no setting {key!r}; it has {', '.join(types)}")
+        expected = {int: (int,), float: (int, float)}.get(types[key], (str,))  # type: ignore[arg-type]
+        if not isinstance(value, expected) or isinstance(value, bool):
+            raise ConfigError(f"{what} setting {key} cannot be {value!r}")
+    return cls(**{**kept, **settings})
+
+
+MAXACT = Pipeline(threshold=MaxAct())
+PERCENTILE = Pipeline(threshold=Percentile())
+BASELINE = Pipeline()
+LCP = Pipeline(sweeps=((Bias(),),))
+PC = Pipeline(sweeps=((Potential(),),))
+ACP = Pipeline(sweeps=((Potential(), Weights()),))
+
+PRESETS = {"maxact": MAXACT, "percentile": PERCENTILE, "baseline": BASELINE, "lcp": LCP, "pc": PC, "acp": ACP}
+
+
+def resolve(pipeline: Pipeline | str) -> Pipeline:
+    """A pipeline, or the preset of that name."""
+    if isinstance(pipeline, Pipeline):
+        return pipeline
+    found = PRESETS.get(pipeline.lower()) if isinstance(pipeline, str) else None
+    if found is None:
+        raise ConfigError(f"there is no pipeline {pipeline!r}; there are {', '.join(PRESETS)}")
+    return found

@@ -1,0 +1,335 @@
+"""`net.snn`: one safetensors file, the graph as JSON in its header. Reading it runs nobody's code.
+
+The header's one metadata key, `spikecal`, is `<sha256> <json>`: the hash covers the JSON and every tensor, so any
+altered byte is noticed. The JSON is checked in full before a tensor is read.
+"""
+
+import hashlib
+import json
+import math
+import os
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from spikecal.errors import FileError
+from spikecal.graph.graph import Graph, Node
+from spikecal.graph.ops import OPS, Input, Joint, Spike
+from spikecal.snn.network import SpikingNetwork
+
+FORMAT = 1
+MAX_HEADER = 64 * 2**20
+MAX_NODES = 100_000
+MAX_NESTING = 16
+DTYPES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+
+
+# -- writing ---------------------------------------------------------------------------------------------------
+
+
+def write(
+    path: str | Path, networks: Mapping[int, SpikingNetwork], info: dict[str, Any], extra: dict[str, Tensor]
+) -> None:
+    """Write networks of one graph, one for each T, atomically. Equal tensors are stored once.
+
+    `info` is plain data and `extra` are tensors kept beside the networks (records, histograms).
+    """
+    path = Path(path)
+    stored: dict[str, Tensor] = {}
+    known: dict[bytes, str] = {}
+    parameters: dict[str, dict[str, str]] = {}
+    for T, network in sorted(networks.items()):
+        parameters[str(T)] = {}
+        for node in network.graph.nodes.values():
+            for name, tensor in node.op.tensors().items():
+                value = tensor.detach().cpu().contiguous()
+                digest = _digest(value)
+                key = known.setdefault(digest, f"{node.name}:{name}:{T}")
+                stored.setdefault(key, value.clone())
+                parameters[str(T)][f"{node.name}:{name}"] = key
+    stored |= {f"extra:{name}": value.detach().cpu().contiguous() for name, value in extra.items()}
+    graph = next(iter(networks.values())).graph
+    spec = json.dumps(
+        {
+            "format": FORMAT,
+            "nodes": [_node_to_json(node) for node in graph.nodes.values()],
+            "output": _structure_to_json(graph.output),
+            "head": graph.head is not None,
+            "parameters": parameters,
+            "info": info,
+        },
+        sort_keys=True,
+    )
+    metadata = {"spikecal": f"{_checksum(spec, stored.items())} {spec}"}
+    _replace(path, lambda part: save_file(stored, part, metadata=metadata))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small text file atomically."""
+    _replace(path, lambda part: part.write_text(text))
+
+
+def _replace(path: Path, write_to: Callable[[Path], object]) -> None:
+    """Write beside `path` and rename: whoever is killed leaves the old file or the new one, never half of one."""
+    part = path.with_name(path.name + ".part")
+    try:
+        write_to(part)
+        os.replace(part, path)
+    except (OSError, SafetensorError) as error:
+        part.unlink(missing_ok=True)
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise FileError(f"{path} cannot be written: {reason}") from error
+
+
+def _node_to_json(node: Node) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "op": type(node.op).__name__,
+        "inputs": list(node.inputs),
+        "shapes": list(node.shape_refs),
+        "config": node.op.config(),
+    }
+
+
+def _structure_to_json(structure: Any) -> Any:
+    if isinstance(structure, dict):
+        return {"dict": [[key, _structure_to_json(part)] for key, part in structure.items()]}
+    if isinstance(structure, (list, tuple)):
+        kind = "list" if isinstance(structure, list) else "tuple"
+        return {kind: [_structure_to_json(part) for part in structure]}
+    return structure
+
+
+def _digest(value: Tensor) -> bytes:
+    digest = hashlib.sha256(f"{value.dtype}{tuple(value.shape)}".encode())
+    digest.update(value.reshape(-1).view(torch.uint8).numpy().data if value.numel() else b"")
+    return digest.digest()
+
+
+def _checksum(spec: str, tensors: Any) -> str:
+    digest = hashlib.sha256(spec.encode())
+    for name, value in sorted(tensors, key=lambda item: item[0]):
+        digest.update(name.encode())
+        digest.update(_digest(value))
+    return digest.hexdigest()
+
+
+# -- reading ---------------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """An opened and checked `.snn` file."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        try:
+            header = self._header()
+            self._check_tensors(header)
+            self._read(header)
+        except FileError:
+            raise
+        except OSError as error:
+            raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
+        except (SafetensorError, ValueError, TypeError, KeyError, IndexError, RecursionError, OverflowError) as error:
+            raise FileError(f"{path} is not a whole spikecal network: {error or type(error).__name__}") from error
+
+    def _fail(self, reason: str) -> NoReturn:
+        raise FileError(f"{self.path} {reason}")
+
+    def _header(self) -> dict[str, Any]:
+        size = self.path.stat().st_size
+        with self.path.open("rb") as file:
+            start = file.read(8)
+            if len(start) < 8:
+                self._fail("is too short to be a spikecal network")
+            (length,) = struct.unpack("<Q", start)
+            if length > min(MAX_HEADER, size - 8):
+                self._fail("is not a spikecal network, or is cut off: its header does not fit")
+            raw = file.read(length)
+        if not raw.startswith(b"{") or not raw.rstrip(b" ").endswith(b"}"):
+            self._fail("is not a spikecal network, or is damaged: it has no header")
+        self.data_bytes = size - 8 - length
+        header = json.loads(raw.decode())
+        if not isinstance(header, dict) or not isinstance(header.get("__metadata__"), dict):
+            self._fail("is not a spikecal network: it has no metadata")
+        if not isinstance(header["__metadata__"].get("spikecal"), str):
+            self._fail("is a safetensors file but not a spikecal network")
+        return header
+
+    def _check_tensors(self, header: dict[str, Any]) -> None:
+        """Every tensor lies inside the file, as long as its shape says, and they fill it without overlap."""
+        spans = []
+        self.bytes: dict[str, int] = {}
+        for name, entry in header.items():
+            if name == "__metadata__":
+                continue
+            shape, (begin, end) = entry["shape"], entry["data_offsets"]
+            if any(type(n) is not int or n < 0 for n in (*shape, begin, end)) or len(shape) > 16:
+                self._fail(f"has a damaged entry for {name[:60]!r}")
+            if entry["dtype"] not in DTYPES or math.prod(shape) * DTYPES[entry["dtype"]] != end - begin:
+                self._fail(f"has a damaged entry for {name[:60]!r}: its size does not match its shape")
+            spans.append((begin, end))
+            self.bytes[name] = end - begin
+        position = 0
+        for begin, end in sorted(spans):
+            if begin != position or end > self.data_bytes:
+                self._fail("is damaged or cut off: its tensors do not fill it")
+            position = end
+        if position != self.data_bytes:
+            self._fail("is damaged: it has bytes that belong to no tensor")
+
+    def _read(self, header: dict[str, Any]) -> None:
+        checksum, _, spec = header["__metadata__"]["spikecal"].partition(" ")
+        self.spec = json.loads(spec)
+        if not isinstance(self.spec, dict) or self.spec.get("format") != FORMAT:
+            self._fail(f"has format {str(self.spec.get('format'))[:20] if isinstance(self.spec, dict) else '?'}; "
+                       f"this version of spikecal reads format {FORMAT}")  # fmt: skip
+        self.graph_spec()  # builds nothing yet; raises where the graph makes no sense
+        with safe_open(self.path, "pt") as file:
+            self.tensors = {name: file.get_tensor(name) for name in self.bytes}
+        if _checksum(spec, self.tensors.items()) != checksum:
+            self._fail("is damaged: its checksum does not match")
+
+    # -- the graph ---------------------------------------------------------------------------------------------
+
+    def steps(self) -> list[int]:
+        return sorted(int(T) for T in self.spec["parameters"])
+
+    def graph_spec(self) -> None:
+        """Check the description of the graph without allocating anything it describes."""
+        nodes, seen = self.spec["nodes"], set[str]()
+        if not isinstance(nodes, list) or not 0 < len(nodes) <= MAX_NODES:
+            self._fail("describes no graph")
+        for entry in nodes:
+            name, op = entry["name"], OPS.get(entry["op"])
+            if not isinstance(name, str) or not 0 < len(name) <= 500 or name in seen:
+                self._fail(f"has a node with a bad name: {str(name)[:60]!r}")
+            if op is None:
+                self._fail(f"has an unknown operation {str(entry['op'])[:60]!r} at {name[:60]!r}")
+            inputs = entry["inputs"]
+            if not isinstance(inputs, list) or not isinstance(entry["shapes"], list):
+                self._fail(f"has a bad node {name[:60]!r}")
+            if len(inputs) != op.ARITY if op.ARITY is not None else not inputs:
+                self._fail(f"gives {name[:60]!r} a wrong number of inputs")
+            if not all(isinstance(i, str) and i in seen for i in (*inputs, *entry["shapes"])):
+                self._fail(f"has a node {name[:60]!r} that reads what is not there before it")
+            if not isinstance(entry["config"], dict) or not entry["config"].keys() <= op.CONFIG.keys():
+                self._fail(f"has unknown settings at {name[:60]!r}")
+            seen.add(name)
+        for name in self._leaves(self.spec["output"], 0):
+            if name not in seen:
+                self._fail("has an output that no node gives")
+        self._check_parameters({entry["name"]: OPS[entry["op"]] for entry in nodes})
+
+    def _check_parameters(self, ops: dict[str, type]) -> None:
+        parameters = self.spec["parameters"]
+        if not isinstance(parameters, dict) or not parameters:
+            self._fail("holds no parameters")
+        for T, table in parameters.items():
+            if not (T.isascii() and T.isdigit() and 0 < int(T) < 2**20 and isinstance(table, dict)):
+                self._fail(f"has parameters for a bad number of steps {T[:20]!r}")
+            for slot, key in table.items():
+                name, _, tensor = slot.rpartition(":")
+                if name not in ops or tensor not in ops[name].TENSORS or key not in self.bytes:  # type: ignore[attr-defined]
+                    self._fail(f"has parameters for {slot[:60]!r}, which is not there")
+
+    def _leaves(self, structure: Any, depth: int) -> Iterator[str]:
+        if depth > MAX_NESTING:
+            self._fail("nests its outputs too deeply")
+        if isinstance(structure, str):
+            yield structure
+            return
+        ((kind, parts),) = structure.items()
+        if kind not in ("dict", "list", "tuple") or not isinstance(parts, list):
+            self._fail("has a bad output structure")
+        for part in parts:
+            yield from self._leaves(part[1] if kind == "dict" else part, depth + 1)
+
+    def graph(self, T: int, head: nn.Module | None) -> Graph:
+        graph = Graph(output=_structure_from_json(self.spec["output"]), head=head)
+        table = self.spec["parameters"][str(T)]
+        try:
+            for entry in self.spec["nodes"]:
+                op = OPS[entry["op"]]
+                names = {t: table.get(f"{entry['name']}:{t}") for t in op.TENSORS}
+                tensors = {t: self.tensors[key] for t, key in names.items() if key is not None}
+                made = op(**entry["config"], **tensors)
+                if isinstance(made, Spike) and made.theta is None:
+                    raise ValueError(f"neurons {entry['name']} have no threshold")
+                graph.add(Node(entry["name"], made, tuple(entry["inputs"]), tuple(entry["shapes"])))
+            if not any(isinstance(n.op, (Spike, Joint)) for n in graph.nodes.values()):
+                raise ValueError("it has no stage")
+            indices = sorted(n.op.index for n in graph.nodes.values() if isinstance(n.op, Input))
+            if indices != list(range(len(indices))) or not indices:
+                raise ValueError("its inputs are not numbered")
+        except (ValueError, TypeError, AttributeError) as error:
+            raise FileError(f"{self.path} is not a whole spikecal network: {error}") from error
+        return graph
+
+
+def _structure_from_json(structure: Any) -> Any:
+    if isinstance(structure, str):
+        return structure
+    ((kind, parts),) = structure.items()
+    if kind == "dict":
+        return {key: _structure_from_json(part) for key, part in parts}
+    made = [_structure_from_json(part) for part in parts]
+    return made if kind == "list" else tuple(made)
+
+
+def load(path: str | Path, T: int | None = None, head: nn.Module | None = None) -> SpikingNetwork:
+    """The network in `path` for `T` steps (the largest there is, if not said).
+
+    `head` is the analog end of a network that was converted with `keep`: only its spiking body is in the file.
+    """
+    reader = Reader(path)
+    steps = reader.steps()
+    if T is None:
+        T = steps[-1]
+    if T not in steps:
+        raise FileError(f"{path} has no network for T={T}; it has T={', '.join(map(str, steps))}")
+    if reader.spec["head"] and head is None:
+        raise FileError(f"{path} holds a spiking body without its analog head: load it with head=module")
+    if head is not None and not reader.spec["head"]:
+        raise FileError(f"{path} holds a whole network: load it without a head")
+    graph = reader.graph(T, head)
+    try:
+        network = SpikingNetwork(graph, T)
+    except ValueError as error:
+        raise FileError(f"{path} is not a whole spikecal network: {error}") from error
+    network.info = reader.spec["info"]
+    return network
+
+
+def inspect(path: str | Path) -> dict[str, Any]:
+    """What is in a file: T, pipeline, records, layers, and the bytes of each parameter set."""
+    reader = Reader(path)
+    tables: dict[str, dict[str, str]] = reader.spec["parameters"]
+    readers: dict[str, set[str]] = {}
+    for T, table in tables.items():
+        for key in table.values():
+            readers.setdefault(key, set()).add(T)
+    sets: dict[str, dict[str, int]] = {"shared": {}}
+    for T, table in tables.items():
+        for slot, key in {key: slot for slot, key in table.items()}.items():
+            shared = len(readers[slot]) == len(tables) and len(tables) > 1
+            kind = key.rpartition(":")[2]
+            group = sets["shared"] if shared else sets.setdefault(f"T={T}", {})
+            if not (shared and T != next(iter(tables))):
+                group[kind] = group.get(kind, 0) + reader.bytes[slot]
+    return {
+        "path": str(path),
+        "bytes": reader.path.stat().st_size,
+        "T": reader.steps(),
+        "nodes": len(reader.spec["nodes"]),
+        "operations": sorted({entry["op"] for entry in reader.spec["nodes"]}),
+        "head": reader.spec["head"],
+        "parameter_bytes": sets,
+        **reader.spec["info"],
+    }

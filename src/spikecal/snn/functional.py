@@ -1,0 +1,74 @@
+"""The neuron, as pure functions: one step, T steps, and the closed forms behind them."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+
+def if_step(current: Tensor, v: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+    """One step of integrate-and-fire with reset by subtraction: spikes in {0, theta}, and the new potential.
+
+    `v <- v + I(t)`; spike where `v >= theta`; `v <- v - s(t)` (paper, eq. 1 to 3).
+    """
+    v = v + current
+    spikes = torch.where(v >= theta, theta, torch.zeros_like(theta))
+    return spikes, v - spikes
+
+
+def fire(current: Tensor, theta: Tensor, bias: Tensor | None, v: Tensor, steps: int) -> Tensor:
+    """`steps` times `if_step`: spikes `[steps, N, ...]` in {0, theta} of a current `[steps or 1, N, ...]`.
+
+    `v` `[N, ...]` is the state: it is overwritten. `theta` and `bias` broadcast against it.
+    """
+    spikes = _like(v, steps)
+    for t, fires in enumerate(firing(current, theta, bias, v, spikes)):
+        fires.mul_(theta)
+        v.sub_(spikes[t])
+    return spikes
+
+
+def count(
+    current: Tensor, theta: Tensor, bias: Tensor | None, v: Tensor, steps: int, keep: bool
+) -> tuple[Tensor, Tensor | None]:
+    """How often each neuron fires in `steps` steps, `[N, ...]`; where `keep`, also when: `[steps, N, ...]` booleans.
+
+    The same spikes as `fire` gives, without writing them out as numbers.
+    """
+    total = torch.zeros_like(v)
+    one = torch.empty_like(v).unsqueeze(0)
+    when = _like(v, steps, torch.bool) if keep else None
+    for t, fires in enumerate(firing(current, theta, bias, v, one.expand(steps, *v.shape))):
+        total.add_(fires)
+        if when is not None:
+            when[t].copy_(fires)
+        v.sub_(fires.mul_(theta))
+    return total, when
+
+
+def firing(current: Tensor, theta: Tensor, bias: Tensor | None, v: Tensor, out: Tensor) -> Iterator[Tensor]:
+    """Each step's spikes as 0 and 1 in `out[t]`; whoever takes them subtracts them from `v`, times theta.
+
+    In place and in floats throughout: the loop is bound by memory, and comparisons into booleans are slow.
+    """
+    constant = current[0] if current.shape[0] == 1 and len(out) > 1 else None
+    for t in range(len(out)):
+        v.add_(current[t] if constant is None else constant)
+        if bias is not None:
+            v.add_(bias)
+        yield torch.ge(v, theta, out=out[t])
+
+
+def _like(v: Tensor, steps: int, dtype: torch.dtype | None = None) -> Tensor:
+    """An empty `[steps, *v.shape]` whose every step has the memory layout of `v`."""
+    return torch.empty_strided((steps, *v.shape), (v.numel(), *v.stride()), dtype=dtype or v.dtype, device=v.device)
+
+
+def clip_floor(z: Tensor, theta: Tensor, T: int) -> Tensor:
+    """Mean output of a neuron with constant input z and v(0) = 0: `theta/T clip(floor(T z / theta), 0, T)`."""
+    return theta / T * (T * z / theta).floor().clamp(0, T)
+
+
+def clip_round(z: Tensor, theta: Tensor, T: int) -> Tensor:
+    """The same with half a step more: `theta/T clip(floor(T z / theta + 1/2), 0, T)` (paper, eq. of ClipRound)."""
+    return theta / T * (T * z / theta + 0.5).floor().clamp(0, T)

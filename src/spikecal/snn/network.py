@@ -1,0 +1,204 @@
+"""The spiking network: an ordinary nn.Module, run layerwise (all steps of a stage at once) or stepwise."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spikecal.errors import DataError
+from spikecal.graph.graph import Graph, Node
+from spikecal.graph.ops import ChannelAffine, Conv, Spike, frozen
+from spikecal.graph.passes import fold_affine, fold_scale_forward
+from spikecal.graph.stages import partition, with_joints
+from spikecal.snn.execute import Memory, current, emit, images_per_call, last_uses, shapes_of
+
+
+@dataclass
+class Run:
+    """`outputs`: the model's structure of running means `[T, N, ...]`; `spikes`: neuron layer -> counts `[N, ...]`."""
+
+    outputs: Any
+    spikes: dict[str, Tensor]
+
+
+class SpikingNetwork(nn.Module):
+    """A calibrated canonical graph for `T` steps. `snn(x)` is like `model(x)`: the mean over the steps."""
+
+    def __init__(self, graph: Graph, T: int) -> None:
+        super().__init__()
+        self.graph, self.T, self.stages = graph, T, partition(graph)
+        self.ops = nn.ModuleDict({name.replace(".", "/"): node.op for name, node in graph.nodes.items()})
+        self.head = graph.head
+        self.info: dict[str, Any] = {}
+        self._freed = last_uses(self.stages)
+        self._shapes: dict[tuple[torch.Size, ...], dict[str, torch.Size]] = {}
+        for node in graph.nodes.values():
+            if isinstance(node.op, Conv) and node.op.weight.ndim == 4:
+                node.op.weight.data = node.op.weight.data.contiguous(memory_format=torch.channels_last)
+        self.reset()
+
+    # -- layerwise ---------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def forward(self, *inputs: Tensor) -> Any:
+        parts = [self._simulate(batch, mean, None) for batch in self._batches(inputs)]
+        return self._finish({name: torch.cat([p[name] for p in parts]) for name in parts[0]})
+
+    @torch.no_grad()
+    def run(self, *inputs: Tensor) -> Run:
+        """All T steps, with the output after each of them and the spike counts of every layer."""
+        counts: dict[str, list[Tensor]] = {}
+        parts = [self._simulate(batch, running_mean, counts) for batch in self._batches(inputs)]
+        outputs = {name: torch.cat([p[name] for p in parts], 1) for name in parts[0]}
+        spikes = {name: torch.cat(count) for name, count in counts.items()}
+        if self.head is None:
+            return Run(self.graph.finish(outputs.__getitem__), spikes)
+        steps = [self._finish({name: value[t] for name, value in outputs.items()}) for t in range(self.T)]
+        return Run(stack(steps), spikes)
+
+    def _simulate(
+        self,
+        inputs: tuple[Tensor, ...],
+        reduce: Callable[[Tensor, int], Tensor],
+        counts: dict[str, list[Tensor]] | None,
+    ) -> dict[str, Tensor]:
+        shapes, values = self._shapes_for(inputs), self._inputs(inputs)
+        wanted = set(self.graph.outputs())
+        results = {name: reduce(values[name], self.T) for name in wanted & values.keys()}
+        for stage, freed in zip(self.stages, self._freed, strict=True):
+            arriving = current(stage, values, self.T, shapes)
+            values[stage.name] = emit(stage.end, arriving, self.T)
+            if stage.name in wanted:
+                results[stage.name] = self._read(stage.end, arriving, values[stage.name], reduce)
+            if counts is not None and stage.spiking:
+                counts.setdefault(stage.name, []).append((values[stage.name] != 0).sum(0, dtype=torch.int32))
+            for name in freed:
+                del values[name]
+        return results
+
+    def _read(self, end: Node, arriving: Tensor, value: Tensor, reduce: Callable[[Tensor, int], Tensor]) -> Tensor:
+        """An output that is itself an activation is the activation of the mean current: no spike is lost on it."""
+        return end.op(reduce(arriving, self.T)) if isinstance(end.op, Spike) else reduce(value, self.T)
+
+    def _finish(self, values: dict[str, Tensor]) -> Any:
+        return self.graph.finish(values.__getitem__)
+
+    # -- stepwise ----------------------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Forget all potentials: the next `step` is the first."""
+        self._memory: Memory = {}
+        self._sums: dict[str, Tensor] = {}
+        self._step = 0
+
+    @torch.no_grad()
+    def step(self, *inputs: Tensor) -> Any:
+        """One step in constant memory; returns the output so far, the mean over the steps since `reset`."""
+        shapes, values = self._shapes_for(inputs), self._inputs(inputs)
+        self._step += 1
+        wanted = set(self.graph.outputs())
+        arrived = {name: values[name][0] for name in wanted & values.keys()}
+        for stage in self.stages:
+            arriving = current(stage, values, 1, shapes, self._memory)
+            values[stage.name] = emit(stage.end, arriving, 1, self._memory)
+            if stage.name in wanted:
+                arrived[stage.name] = (arriving if stage.spiking else values[stage.name])[0]
+        for name, value in arrived.items():
+            self._sums[name] = self._sums[name] + value if name in self._sums else value
+        means = {name: total / self._step for name, total in self._sums.items()}
+        ends = {name: self.graph.nodes[name] for name in means}
+        return self._finish({n: ends[n].op(m) if isinstance(ends[n].op, Spike) else m for n, m in means.items()})
+
+    # -- inputs ------------------------------------------------------------------------------------------------
+
+    def _inputs(self, inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        names = self.graph.inputs()
+        return {name: channels_last(x.detach()).unsqueeze(0) for name, x in zip(names, inputs, strict=True)}
+
+    def _batches(self, inputs: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
+        """The inputs cut into what one call runs best."""
+        size = images_per_call(self._shapes_for(inputs), self.T)
+        return list(zip(*(x.split(size) for x in inputs), strict=True))
+
+    def _shapes_for(self, inputs: tuple[Tensor, ...]) -> dict[str, torch.Size]:
+        expected = len(self.graph.inputs())
+        if len(inputs) != expected:
+            raise DataError(f"the network takes {expected} inputs, not {len(inputs)}")
+        key = tuple(x.shape[1:] for x in inputs)
+        if key not in self._shapes:
+            self._shapes[key] = shapes_of(self.graph, inputs)
+        return self._shapes[key]
+
+    def save(self, path: str | Path) -> None:
+        """Write this network alone; `Result.save` writes all T of a conversion into one file."""
+        from spikecal.snn.file import write  # file.py builds on this module
+
+        write(path, {self.T: self}, self.info, {})
+
+    # -- other forms -------------------------------------------------------------------------------------------
+
+    def normalized(self) -> "SpikingNetwork":
+        """The same network with 0/1 spikes and all thresholds 1: `W <- W theta_in / theta_out`, `b <- b / theta`."""
+        graph = self.graph.clone()
+        outputs = set(graph.outputs())
+        result = Graph(output=graph.output, head=graph.head)
+        thetas: dict[str, Tensor] = {}
+        for node in graph.nodes.values():
+            for i, source in enumerate(node.inputs):
+                if source in thetas:  # this reader gets 0/1 spikes: scale them for itself
+                    scaled = result.add(Node(f"{node.name}.in{i}", ChannelAffine(scale=thetas[source]), (source,)))
+                    node.inputs = (*node.inputs[:i], scaled, *node.inputs[i + 1 :])
+            if isinstance(node.op, Spike):
+                thetas[node.name] = _make_unit(result, node, node.name in outputs)
+            result.add(node)
+        fold_affine(result)
+        fold_scale_forward(result)
+        # a scale that could not be folded may now be read by several stages, through a cat
+        network = SpikingNetwork(with_joints(result), self.T)
+        network.info = dict(self.info)
+        return network
+
+
+def _make_unit(graph: Graph, node: Node, is_output: bool) -> Tensor:
+    """Give the neurons of `node` thresholds of 1 and their current in units of theta; returns theta, shaped."""
+    op = node.op
+    assert isinstance(op, Spike) and op.theta is not None
+    theta = op.height(op.ndim)
+    node.inputs = (graph.add(Node(f"{node.name}.unit", ChannelAffine(scale=1 / theta), node.inputs)),)
+    if op.v_init is not None:
+        op.v_init = frozen(op.v_init / (theta[0] if op.v_init.ndim > 1 else op.theta))
+    if op.bias is not None:
+        op.bias = frozen(op.bias / op.theta)
+    if is_output:
+        op.gain = frozen(op.theta)
+    op.theta = frozen(torch.ones_like(op.theta))
+    return theta
+
+
+def channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x.contiguous()
+
+
+def mean(current: Tensor, T: int) -> Tensor:
+    return current.mean(0)
+
+
+def running_mean(current: Tensor, T: int) -> Tensor:
+    """`[T or 1, N, ...]` currents to their means over the first 1, 2, ... T steps."""
+    if current.shape[0] == 1:
+        return current.expand(T, *current.shape[1:]).clone()
+    steps = torch.arange(1, T + 1, device=current.device, dtype=current.dtype)
+    return current.cumsum(0) / steps.reshape(-1, *(1,) * (current.ndim - 1))
+
+
+def stack(steps: list[Any]) -> Any:
+    """A list of equal structures as one structure of stacked tensors."""
+    first = steps[0]
+    if isinstance(first, dict):
+        return {key: stack([s[key] for s in steps]) for key in first}
+    if isinstance(first, (list, tuple)):
+        return type(first)(stack(list(part)) for part in zip(*steps, strict=True))
+    return torch.stack(steps)

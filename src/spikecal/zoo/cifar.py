@@ -1,0 +1,81 @@
+"""CIFAR networks of the paper: residual networks and VGG-16, for 32x32 images."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a skip; the skip is a 1x1 convolution where the shape changes."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.relu1 = nn.ReLU()
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.skip: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.skip = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        self.relu2 = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu1(self.bn1(self.conv1(x)))
+        return self.relu2(self.bn2(self.conv2(y)) + self.skip(x))
+
+
+class ResNet(nn.Module):
+    """He et al.'s CIFAR residual network: depth = 6 * blocks + 2."""
+
+    def __init__(self, blocks: int, widths: Sequence[int] = (16, 32, 64), classes: int = 10) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, widths[0], 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(widths[0])
+        self.relu1 = nn.ReLU()
+        layers: list[nn.Module] = []
+        inputs = widths[0]
+        for group, width in enumerate(widths):
+            for block in range(blocks):
+                layers.append(BasicBlock(inputs, width, 2 if group > 0 and block == 0 else 1))
+                inputs = width
+        self.blocks = nn.Sequential(*layers)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(inputs, classes)
+        initialise(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks(self.relu1(self.bn1(self.conv1(x))))
+        return self.fc(torch.flatten(self.pool(x), 1))
+
+
+class VGG16(nn.Module):
+    """VGG-16 for 32x32 images: thirteen 3x3 convolutions with BN, average pooling, one linear layer."""
+
+    PLAN = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)
+
+    def __init__(self, width: float = 1.0, classes: int = 10) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        inputs = 3
+        for outputs in self.PLAN:
+            if outputs == 0:
+                layers.append(nn.AvgPool2d(2))
+                continue
+            outputs = int(outputs * width)
+            layers += [nn.Conv2d(inputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+            inputs = outputs
+        self.features = nn.Sequential(*layers)
+        self.classifier = nn.Linear(inputs, classes)
+        initialise(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(torch.flatten(self.features(x), 1))
+
+
+def initialise(model: nn.Module) -> None:
+    """Kaiming initialisation of the convolutions, as in the residual-network paper."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -1,0 +1,175 @@
+"""Each calibrator lowers what it is there to lower; weights against an independent small re-implementation."""
+
+import pytest
+import torch
+from networks import images, residual
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import spikecal
+from spikecal import LCP, Bias, ConfigError, Pipeline, Potential, SpikingNetwork, Weights
+from spikecal.calibration.histogram import Histogram
+from spikecal.calibration.threshold import Quantiser
+from spikecal.graph.ops import Spike
+
+
+def only(*calibrators: object, **settings: object) -> Pipeline:
+    return Pipeline(sweeps=(calibrators,), **settings)  # type: ignore[arg-type]
+
+
+class Small(nn.Module):
+    """One layer of neurons between two layers of weights: what arrives at the second varies in time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 5, 3, padding=1)
+        self.skip, self.fc = nn.Conv2d(3, 5, 1), nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.second(F.relu(self.first(x))) + self.skip(x))
+        return self.fc(y.mean((2, 3)))
+
+
+def small(seed: int = 0) -> Small:
+    torch.manual_seed(seed)
+    return Small().eval().requires_grad_(False)
+
+
+def mean_errors(model: nn.Module, snn: SpikingNetwork, x: Tensor) -> dict[str, Tensor]:
+    """Mean of x - mean spikes per channel, from the outside: hooks on the model, spike counts of a run."""
+    targets: dict[str, Tensor] = {}
+    graph = spikecal.graph.lower.lower(model, (x[:2],))  # type: ignore[attr-defined]
+    values = {"x": x}
+    from spikecal.graph.graph import apply_node
+
+    for node in graph.nodes.values():
+        if node.inputs:
+            values[node.name] = apply_node(node, values)
+        if isinstance(node.op, Spike):
+            targets[node.name] = values[node.name]
+    run = snn.run(x)
+    errors = {}
+    for name, target in targets.items():
+        theta = snn.graph.nodes[name].op.theta.reshape(1, -1, 1, 1)  # type: ignore[union-attr,operator]
+        errors[name] = (target - run.spikes[name] * theta / snn.T).mean((0, 2, 3))
+    return errors
+
+
+def test_bias_calibration_lowers_the_mean_error_of_every_layer() -> None:
+    model, x = residual(), images(64)
+    before = mean_errors(model, spikecal.convert(model, x, T=8, pipeline="baseline").snn, x)
+    after = mean_errors(model, spikecal.convert(model, x, T=8, pipeline="lcp").snn, x)
+    for name in before:
+        assert after[name].abs().sum() < before[name].abs().sum()
+
+
+class Roomy(spikecal.MaxAct):
+    """Thresholds that nothing comes near."""
+
+    def choose(self, histogram: Histogram, T: int, quantiser: Quantiser) -> Tensor:
+        return 2 * histogram.maximum
+
+
+def test_bias_calibration_is_exact_to_one_spike_where_all_neurons_are_active() -> None:
+    """Positive weights and images: no neuron is silent; high thresholds: none saturates."""
+    model = small()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.abs_()
+    x = images(32).abs() * 0.2 + 0.5
+    pipeline = only(Bias(), threshold=Roomy(per="channel"), rounding="floor")
+    result = spikecal.convert(model, x, T=16, pipeline=pipeline)
+    assert all(r.saturated == 0 and r.dead == 0 for r in result.records if r.kind == "neurons")
+    for name, error in mean_errors(model, result.snn, x).items():
+        theta = result.snn.graph.nodes[name].op.theta
+        assert (error.abs() <= theta / 16).all()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("per", ["neuron", "channel"])
+def test_potential_calibration_lowers_the_error_it_averages(per: str) -> None:
+    model, x = small(), images(64)
+    result = spikecal.convert(model, x, T=8, pipeline=only(Potential(per=per), rounding="floor"))  # type: ignore[arg-type]
+    for record in result.records:
+        if record.kind == "neurons":
+            assert dict(record.errors)["potential"] < dict(record.errors)["before"]
+    shapes = [tuple(s.end.op.v_init.shape) for s in result.snn.stages if s.spiking]  # type: ignore[union-attr]
+    assert shapes == ([(6, 8, 8), (5, 8, 8)] if per == "neuron" else [(6,), (5,)])
+
+
+def test_weights_calibration_lowers_the_error_and_says_so() -> None:
+    model, x = small(), images(64)
+    result = spikecal.convert(model, x, T=8, pipeline=only(Weights(iterations=200, lr=1e-3)))
+    for record in result.records:
+        assert record.errors[-1][1] <= record.errors[0][1]
+    assert any(r.errors[-1][1] < 0.9 * r.errors[0][1] for r in result.records)
+
+
+def test_weights_that_would_do_harm_are_not_kept() -> None:
+    model, x = small(), images(32)
+    result = spikecal.convert(model, x, T=8, pipeline=only(Weights(iterations=20, lr=100.0)))
+    plain = spikecal.convert(model, x, T=8, pipeline="baseline")
+    for record, reference in zip(result.records, plain.records, strict=True):
+        assert record.errors[-1][1] == reference.errors[-1][1]
+        assert "old ones kept" in record.notes[0]
+    assert torch.equal(result.snn(x), plain.snn(x))
+
+
+def test_weights_calibration_is_that_of_a_small_reimplementation() -> None:
+    """The second layer, written out by hand: SGD with a straight-through floor on the mean spikes that arrive."""
+    model, x, T = small(), images(16), 8
+    settings = {"iterations": 25, "batch": 4, "lr": 1e-3}
+    result = spikecal.convert(model, x, T=T, pipeline=only(Potential(), Weights(**settings)), seed=3)  # type: ignore[arg-type]
+    snn = result.snn
+    # what stood before the second layer's weights were calibrated
+    alone = spikecal.convert(model, x, T=T, pipeline=only(Potential(), Weights(**settings)), seed=3).snn  # type: ignore[arg-type]
+    order = torch.randperm(16, generator=torch.Generator().manual_seed(3))
+    x = x[order]
+    names = [s.name for s in snn.stages]
+    first, second = (snn.graph.nodes[n].op for n in names[:2])
+    theta_in, theta = (op.theta.reshape(1, -1, 1, 1) for op in (first, second))  # type: ignore[union-attr,operator]
+    inputs = alone.run(x).spikes[names[0]] * theta_in / T
+    with torch.no_grad():
+        target = F.relu(model.second(F.relu(model.first(x))) + model.skip(x))
+    weight, skip = (m.weight.detach().clone().requires_grad_() for m in (model.second, model.skip))
+    velocity = [torch.zeros_like(weight), torch.zeros_like(skip)]
+    generator = torch.Generator().manual_seed(3 + 1)  # the second stage
+    for i in range(25):
+        torch.multinomial(torch.ones(1), 1, generator=generator)
+        chosen = torch.randint(16, (4,), generator=generator)
+        current = F.conv2d(inputs[chosen], weight, model.second.bias, padding=1)
+        current = current + F.conv2d(x[chosen], skip, model.skip.bias)
+        charge = (T * (current + second.bias.reshape(1, -1, 1, 1)) + second.v_init) / theta  # type: ignore[union-attr,operator]
+        count = charge + (charge.floor() - charge).detach()
+        loss = (target[chosen] - theta / T * count.clamp(0, T)).square().sum(1).mean()
+        gradients = torch.autograd.grad(loss, [weight, skip])
+        lr = 1e-3 * (1 + torch.cos(torch.tensor(torch.pi * i / 25)).item()) / 2
+        with torch.no_grad():
+            for p, g, v in zip((weight, skip), gradients, velocity, strict=True):
+                v.mul_(0.9).add_(g)
+                p.sub_(lr * v)
+    assert torch.allclose(snn.graph.nodes["second"].op.weight, weight, atol=1e-5)  # type: ignore[arg-type]
+    assert torch.allclose(snn.graph.nodes["skip"].op.weight, skip, atol=1e-5)  # type: ignore[arg-type]
+    assert not torch.allclose(weight, model.second.weight, atol=1e-4)
+
+
+def test_calibration_sees_the_spikes_of_layers_already_calibrated() -> None:
+    """A second sweep of the same calibrator finds less to do than the first."""
+    model, x = residual(), images(64)
+    result = spikecal.convert(model, x, T=8, pipeline=Pipeline(sweeps=((Bias(),), (Bias(),))))
+    first = sum(r.errors[0][1] for r in result.records if r.sweep == 0)
+    second = sum(r.errors[0][1] for r in result.records if r.sweep == 1)
+    assert second < first
+    assert LCP.sweeps == ((Bias(),),)
+
+
+def test_bad_settings_are_refused() -> None:
+    for make in (
+        lambda: Potential(per="layer"),  # type: ignore[arg-type]
+        lambda: Weights(iterations=0),
+        lambda: Weights(lr=-1.0),
+        lambda: Weights(optimiser="lion"),  # type: ignore[arg-type]
+        lambda: Bias(images=0),
+        lambda: Pipeline(rounding="up"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ConfigError):
+            make()

@@ -1,0 +1,278 @@
+"""The command as a user has it: exit codes, one line for an error, JSON and nothing else."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spikecal.cli.main import main
+
+Run = Callable[..., tuple[int, str, str]]
+
+NETWORK = """
+import torch
+from torch import nn
+from spikecal.data.card import Card
+
+def make():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2),
+                        nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+    return net, Card(name="small", size=(12, 12), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+
+def refused():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.SiLU(), nn.Conv2d(4, 4, 3), nn.GELU())
+
+def bare():
+    return make()[0]
+"""
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command in an empty folder; gives the exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPIKECAL_DATA", str(tmp_path / "sets"))
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(a) for a in arguments])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> str:
+    """A small network and labelled images for it, in the folder of the command."""
+    (tmp_path / "nets.py").write_text(NETWORK)
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (40, 12, 12, 3), dtype=np.uint8)
+    np.savez(tmp_path / "images.npz", images=images, labels=rng.integers(0, 4, 40))
+    return "nets.py:make"
+
+
+def fails(result: tuple[int, str, str], reason: str) -> None:
+    """Exit code 2, nothing on standard output, one line on standard error that gives the reason."""
+    code, out, err = result
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert reason in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["frob"], "No such command 'frob'"),
+        (["convert", "resnet20"], "--output"),
+        (["convert", "--frob"], "--frob"),
+        (["convert", "resnet21", "-o", "x.snn"], "unknown model 'resnet21'"),
+        (["convert", "resnet32", "-o", "x.snn"], "give --weights"),
+        (["convert", "resnet20", "-T", "0", "-o", "x.snn"], "-T"),
+        (["convert", "resnet20", "-T", "many", "-o", "x.snn"], "-T"),
+        (["convert", "resnet20", "--pipeline", "frob", "-o", "x.snn"], "frob"),
+        (["convert", "resnet20", "--pipeline", "acp", "--config", "a.toml", "-o", "x.snn"], "not both"),
+        (["convert", "resnet20", "--config", "none.toml", "-o", "x.snn"], "none.toml"),
+        (["convert", "resnet20", "--rounding", "up", "-o", "x.snn"], "--rounding"),
+        (["convert", "resnet20", "--iterations", "5", "-o", "x.snn"], "--iterations"),
+        (["convert", "resnet20", "--memory", "lots", "-o", "x.snn"], "lots"),
+        (["convert", "resnet20", "--data", "cifar10", "-o", "x.snn"], "spikecal datasets get cifar10"),
+        (["convert", "resnet20", "--data", "folder:none", "-o", "x.snn"], "no folder none"),
+        (["convert", "resnet20", "--weights", "none.pt", "-o", "x.snn"], "no weights file none.pt"),
+        (["convert", "resnet20", "-o", "none/x.snn"], "no folder"),
+        (["evaluate", "none.snn"], "none.snn"),
+        (["check", "none.snn"], "none.snn"),
+        (["check", "none.py:make"], "no file none.py"),
+        (["check", "resnet20", "--pipeline", "frob"], "frob"),
+        (["datasets", "get", "frob"], "no set 'frob'"),
+    ],
+)
+def test_bad_calls(run: Run, arguments: list[str], reason: str) -> None:
+    fails(run(*arguments), reason)
+
+
+def test_help_and_version_do_not_wait_for_torch() -> None:
+    code = "import sys; from spikecal.cli.main import main; main([{!r}]); sys.exit('torch' in sys.modules)"
+    for option, shown in (("--version", "spikecal 0."), ("--help", "convert")):
+        done = subprocess.run([sys.executable, "-c", code.format(option)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert shown in done.stdout
+
+
+def test_models(run: Run) -> None:
+    code, out, err = run("models")
+    assert (code, err) == (0, "")
+    assert "resnet56" in out
+    code, out, _ = run("models", "--json")
+    assert json.loads(out)["models"]["resnet20"]["size"] == [32, 32]
+
+
+def test_datasets(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("datasets", "--json")
+    sets = json.loads(out)
+    assert code == 0
+    assert sets["demo"]["present"]
+    assert not sets["cifar10"]["present"]
+    assert sets["cifar10"]["where"] == str(tmp_path / "sets")
+    folder = tmp_path / "elsewhere"
+    (folder / "cifar-10-batches-bin").mkdir(parents=True)
+    assert json.loads(run("datasets", "--data-root", folder, "--json")[1])["cifar10"]["present"]
+    assert "there already" in run("datasets", "get", "cifar10", "--data-root", folder)[1]
+    assert run("datasets")[0] == 0
+
+
+class TestCheck:
+    def test_stages_memory_and_time(self, run: Run) -> None:
+        code, out, err = run("check", "resnet20")
+        assert (code, err) == (0, "")
+        assert "blocks.8.relu2" in out
+        found = json.loads(run("check", "resnet20", "-T", 8, "--json")[1])
+        assert found["converts"]
+        assert len(found["stages"]) == 20  # nineteen layers of neurons and the classifier
+        assert sum(stage["kind"] == "neurons" for stage in found["stages"]) == 19
+        # images × (four bytes of the ANN and T bits) of the three boundaries of 16×32×32 alive in the first blocks
+        assert found["estimate"]["bytes"] == 3 * 128 * 16 * 32 * 32 * (4 + 1)
+        assert found["estimate"]["seconds"] > 0
+
+    def test_refusals_are_all_listed(self, run: Run, net: str) -> None:
+        code, out, err = run("check", "nets.py:refused", "--size", 8, 8)
+        assert code == 2
+        assert "SiLU" in out
+        assert "GELU" in out
+        assert err.count("\n") == 1
+        code, out, _ = run("check", "nets.py:refused", "--size", 8, 8, "--json")
+        assert code == 2
+        assert [r["found"] for r in json.loads(out)["refused"]] == ["SiLU", "GELU"]
+
+    def test_size_must_be_known(self, run: Run, net: str) -> None:
+        fails(run("check", "nets.py:bare"), "--size")
+        assert run("check", "nets.py:bare", "--size", 9, 9)[0] == 0
+
+
+class TestConvert:
+    def convert(self, run: Run, net: str, *more: object) -> Any:
+        code, out, err = run("convert", net, "--data", "npz:images.npz", "-T", 2, "-T", 4, *more, "--json")
+        assert (code, err) == (0, "")
+        return json.loads(out)
+
+    def test_file_is_written_read_and_measured(self, run: Run, net: str, tmp_path: Path) -> None:
+        facts = self.convert(run, net, "-o", "net.snn")
+        assert facts["T"] == [2, 4]
+        assert facts["bytes"] == (tmp_path / "net.snn").stat().st_size
+        assert {record["T"] for record in facts["records"]} == {2, 4}
+
+        inside = json.loads(run("check", "net.snn", "--json")[1])
+        assert inside["T"] == [2, 4]
+        code, out, _ = run("check", "net.snn")
+        assert code == 0
+        assert "T = 2, 4" in out
+
+        code, out, err = run("evaluate", "net.snn", "--data", "npz:images.npz", "--model", net, "--json")
+        assert (code, err) == (0, "")
+        found = json.loads(out)
+        assert (found["T"], found["images"], len(found["accuracy"])) == (4, 40, 4)
+        assert 0 <= found["ann"] <= 1
+        found = json.loads(run("evaluate", "net.snn", "--data", "npz:images.npz", "-T", 2, "--images", 10, "--json")[1])
+        assert (found["T"], found["images"], found["ann"]) == (2, 10, None)
+        code, out, _ = run("evaluate", "net.snn", "--data", "npz:images.npz", "--model", net)
+        assert code == 0
+        assert "ANN" in out
+        fails(run("evaluate", "net.snn", "--data", "npz:images.npz", "-T", 3), "T=3")
+
+    def test_same_call_same_bytes(self, run: Run, net: str, tmp_path: Path) -> None:
+        self.convert(run, net, "-o", "a.snn")
+        self.convert(run, net, "-o", "b.snn")
+        self.convert(run, net, "-o", "c.snn", "--images", 20, "--seed", 1)
+        a, b, c = ((tmp_path / f"{name}.snn").read_bytes() for name in "abc")
+        assert a == b
+        assert a != c
+
+    def test_flags_reach_the_pipeline(self, run: Run, net: str, tmp_path: Path) -> None:
+        (tmp_path / "p.toml").write_text('preset = "acp"\nrounding = "potential"\n')
+        flags = ("--threshold", "percentile", "--per", "layer", "--images", 16, "--iterations", 3)
+        pipeline = self.convert(run, net, "--config", "p.toml", *flags, "-o", "net.snn")["pipeline"]
+        assert pipeline["rounding"] == "potential"
+        assert (pipeline["threshold"]["kind"], pipeline["threshold"]["per"]) == ("percentile", "layer")
+        parts = [part for sweep in pipeline["sweeps"] for part in sweep]
+        assert [part["kind"] for part in parts] == ["potential", "weights"]
+        assert all(part["images"] == 16 for part in (pipeline["threshold"], *parts))
+        assert parts[1]["iterations"] == 3
+
+    def test_table_for_people(self, run: Run, net: str) -> None:
+        code, out, err = run(
+            "convert", net, "--data", "npz:images.npz", "-T", 2, "--pipeline", "baseline", "-o", "n.snn"
+        )
+        assert (code, err) == (0, "")
+        assert "Stages at T = 2" in out
+        assert "n.snn" in out
+
+    def test_refusal_is_one_line(self, run: Run, net: str) -> None:
+        result = run("convert", "nets.py:refused", "--data", "npz:images.npz", "-o", "n.snn")
+        fails(result, "1 more")
+        assert not Path("n.snn").exists()
+
+    def test_data_must_be_named_where_none_is_known(self, run: Run, net: str) -> None:
+        fails(run("convert", net, "-o", "n.snn"), "--data")
+
+
+def test_bars_on_a_terminal_only(net: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "spikecal.cli.main", "convert", net, "--data", "npz:images.npz", "-T", "2"]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    main_end, other_end = pty.openpty()
+    shown = b""
+    with subprocess.Popen(
+        [*command, "-o", "a.snn"], cwd=tmp_path, env=environment, stdout=other_end, stderr=other_end
+    ) as process:
+        os.close(other_end)
+        while True:
+            try:
+                shown += os.read(main_end, 4096)
+            except OSError:  # the other end is closed: the command has ended
+                break
+    os.close(main_end)
+    assert process.returncode == 0, shown.decode()
+    assert b"thresholds" in shown
+    done = subprocess.run([*command, "-o", "b.snn"], cwd=tmp_path, env=environment, capture_output=True, check=True)
+    assert b"thresholds" not in done.stdout + done.stderr
+    assert done.stderr == b""
+
+
+def test_ctrl_c_is_130_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import pathlib, time\ndef make(split):\n    pathlib.Path('ready').touch()\n    time.sleep(60)\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "spikecal.cli.main",
+        "convert",
+        "resnet20",
+        "--data",
+        "slow.py:make",
+        "-o",
+        "x.snn",
+    ]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        for _ in range(600):
+            if (tmp_path / "ready").exists() or process.poll() is not None:
+                break
+            time.sleep(0.1)
+        os.kill(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130
+    assert (out, err.strip()) == ("", "")

@@ -1,0 +1,39 @@
+"""Bars, sizes and durations."""
+
+import io
+from collections.abc import Iterator
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+
+from spikecal.cli.console import Bars, bars, duration, size
+
+
+@pytest.fixture
+def progress() -> Iterator[Progress]:
+    columns = (TextColumn("{task.description}"), TextColumn("{task.fields[note]}"))
+    with Progress(*columns, console=Console(file=io.StringIO())) as made:
+        yield made
+
+
+def test_one_bar_a_phase(progress: Progress) -> None:
+    shown = Bars(progress)
+    shown.advance("before any phase")
+    shown.phase("thresholds", 3, None)
+    shown.advance("first")
+    assert [(t.description, t.total, t.completed) for t in progress.tasks] == [("thresholds", 3, 1)]
+    shown.phase("T=8", 20, 125.0)
+    assert [t.description for t in progress.tasks] == ["T=8 (about 2 min)"]
+    shown.close()
+    assert progress.tasks == []
+
+
+def test_no_bars_where_nobody_looks() -> None:
+    with bars() as shown:  # pytest's output is no terminal
+        assert shown is None
+
+
+def test_words_for_numbers() -> None:
+    assert [duration(s) for s in (0.4, 89, 91, 7200)] == ["0 s", "89 s", "2 min", "2.0 h"]
+    assert [size(b) for b in (999, 1000, 5.5e6, 2e12)] == ["999 B", "1.0 kB", "5.5 MB", "2000.0 GB"]

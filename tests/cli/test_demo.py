@@ -1,0 +1,39 @@
+"""The demo, with fewer steps and images than it has."""
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from spikecal.cli import demo
+from spikecal.cli.main import main
+
+
+def test_table_plot_and_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "STEPS", (1, 3))
+    monkeypatch.setattr(demo, "TEST_IMAGES", 40)
+    monkeypatch.setattr(demo, "FEWER_IMAGES", 32)
+    monkeypatch.setattr(demo, "FEWER_ITERATIONS", 2)
+    assert main(["demo", "--out", str(tmp_path / "out")]) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    rows = [line.split()[0] for line in lines if line.split() and line.split()[0] in ("ANN", "BASELINE", "LCP", "ACP")]
+    assert rows[:4] == ["ANN", "BASELINE", "LCP", "ACP"]
+    assert "ACP is shortened here: its weights calibration has 2 iterations on 32 images" in out
+    assert err == ""
+
+    facts = json.loads((tmp_path / "out" / "demo.json").read_text())
+    assert facts["test_images"] == 40
+    assert facts["calibration_images"] == 1024
+    for name in ("BASELINE", "LCP", "ACP"):
+        for T in ("1", "3"):
+            curve = facts["after_every_step"][name][T]
+            assert len(curve) == int(T)
+            assert facts["accuracy"][name][T] == curve[-1]
+            assert all(0 <= value <= 1 for value in curve)
+    assert facts["ann"] > 0.6  # of ten classes: the embedded network has learned
+    with Image.open(tmp_path / "out" / "accuracy.png") as plot:
+        assert min(plot.size) > 400

@@ -1,0 +1,240 @@
+"""Conversion as a user meets it: what images may be, what goes wrong and how it is said, what is recorded."""
+
+import pytest
+import torch
+from networks import dyadic, dyadic_images, images, residual
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import spikecal
+from spikecal import ConfigError, ConversionError, DataError, Pipeline
+from spikecal.graph.ops import Spike
+
+
+def same(a: spikecal.SpikingNetwork, b: spikecal.SpikingNetwork) -> bool:
+    first, second = a.state_dict(), b.state_dict()
+    return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
+
+
+def test_seeded_runs_repeat_to_the_bit_and_other_seeds_do_not() -> None:
+    model, x = residual(), images(40)
+    pipeline = Pipeline(sweeps=((spikecal.Potential(images=8), spikecal.Weights(iterations=5, lr=1e-3, images=20)),))
+    runs = [spikecal.convert(model, x, T=4, pipeline=pipeline, seed=seed).snn for seed in (1, 1, 2)]
+    assert same(runs[0], runs[1])
+    assert not same(runs[0], runs[2])
+
+
+def test_the_callers_model_is_bit_identical_afterwards() -> None:
+    model = residual().train()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    spikecal.convert(model, images(8), T=4)
+    assert model.training
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_tensor_dataset_and_loader_with_and_without_labels_are_the_same_images() -> None:
+    model, x, y = residual(), images(24), torch.arange(24)
+    loader = [x[i : i + 5] for i in range(0, 24, 5)]
+    sources = [x, TensorDataset(x), TensorDataset(x, y), list(x), (b for b in loader)]
+    sources += [DataLoader(TensorDataset(x, y), batch_size=7), DataLoader(TensorDataset(x), batch_size=24)]
+    networks = [spikecal.convert(model, source, T=4).snn for source in sources]
+    assert all(same(networks[0], other) for other in networks[1:])
+
+
+def test_batch_size_of_the_loader_and_memory_do_not_change_a_bit() -> None:
+    model, x = residual(), images(32)
+    whole = spikecal.convert(model, x, T=8, pipeline="pc")
+    tight = spikecal.convert(model, x, T=8, pipeline="pc", memory=10_000)
+    assert same(whole.snn, tight.snn)
+    assert [r.errors for r in whole.records] == [r.errors for r in tight.records]
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.out = nn.Conv2d(3, 4, 3), nn.Conv2d(2, 4, 3), nn.Conv2d(4, 3, 1)
+
+    def forward(self, image: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
+        x = torch.relu(self.a(image) + self.b(depth))
+        return self.out(x), self.out(x).mean((2, 3))
+
+
+def test_several_inputs_and_outputs() -> None:
+    torch.manual_seed(0)
+    model, x, d = TwoInputs().eval().requires_grad_(False), images(8), images(8, channels=2)
+    for source in ((x, d), TensorDataset(x, d), TensorDataset(x, d, torch.zeros(8))):
+        snn = spikecal.convert(model, source, T=64, pipeline="maxact").snn
+        found, expected = snn(x, d), model(x, d)
+        assert isinstance(found, tuple)
+        for a, b in zip(found, expected, strict=True):
+            assert torch.allclose(a, b, atol=0.05 * float(b.abs().max()))
+    with pytest.raises(DataError, match="2 inputs"):
+        snn(x)
+
+
+def test_records_hold_every_stage() -> None:
+    result = spikecal.convert(residual(), images(32), T=[4, 8], pipeline="lcp")
+    assert len(result.records) == 2 * len(result.snn.stages)
+    for record in result.records:
+        assert [label for label, _ in record.errors] == ["before", "bias"]
+        assert record.seconds > 0
+        if record.kind == "neurons":
+            assert record.threshold is not None and record.threshold > 0
+            assert 0 < record.rate < 1 and 0 <= record.saturated < 1 and 0 <= record.dead < 1  # type: ignore[operator]
+    assert result.snn.T == 8
+    assert result.at(4).T == 4
+    with pytest.raises(ConfigError, match=r"\[4, 8\]"):
+        result.at(5)
+
+
+def test_default_is_lcp_and_names_do_not_care_about_case() -> None:
+    model, x = residual(), images(16)
+    default, named = spikecal.convert(model, x, T=4).snn, spikecal.convert(model, x, T=4, pipeline="LCP").snn
+    assert same(default, named)
+    with pytest.raises(ConfigError, match="acp"):
+        spikecal.convert(model, x, T=4, pipeline="magic")
+
+
+@pytest.mark.parametrize("T", [0, -3, 2.5, [], [4, 0], True])
+def test_a_bad_number_of_steps_is_refused(T: object) -> None:
+    with pytest.raises(ConfigError, match="T "):
+        spikecal.convert(residual(), images(4), T=T)  # type: ignore[arg-type]
+
+
+def test_bad_images_are_refused_by_name() -> None:
+    model = residual()
+    bad = images(4)
+    bad[2, 0, 0, 0] = float("nan")
+    for source, words in (
+        (bad, "NaN"),
+        (images(0), "no calibration images"),
+        ([], "no calibration images"),
+        (DataLoader(TensorDataset(images(0))), "no calibration images"),
+        (torch.zeros(4, 3, 8, 8, dtype=torch.uint8), "uint8"),
+        (3, "int"),
+        (["a"], "str"),
+    ):
+        with pytest.raises(DataError, match=words):
+            spikecal.convert(model, source, T=4)
+    with pytest.raises((DataError, ConversionError), match="4, 8, 8"):
+        spikecal.convert(model, images(4, channels=4), T=4)
+
+
+def test_nan_in_the_weights_names_the_layer() -> None:
+    model = residual()
+    model.body.weight.data[0, 0, 0, 0] = float("nan")
+    with pytest.raises(ConversionError, match="body"):
+        spikecal.convert(model, images(4), T=4)
+
+
+def test_a_model_without_data_is_refused() -> None:
+    with torch.device("meta"):
+        model = residual.__globals__["Residual"]()
+    with pytest.raises(ConversionError, match="meta"):
+        spikecal.convert(model.eval(), images(4), T=4)
+
+
+def test_float64_stays_and_half_becomes_float32() -> None:
+    x = images(16)
+    double = spikecal.convert(residual().double(), x, T=8).snn
+    assert double(x.double()).dtype == torch.float64
+    for dtype in (torch.float16, torch.bfloat16):
+        snn = spikecal.convert(residual().to(dtype), x.to(dtype), T=8).snn
+        assert next(snn.parameters()).dtype == torch.float32
+        assert torch.allclose(snn(x), double(x.double()).float(), atol=0.3 * float(snn(x).abs().max()))
+
+
+def test_a_dead_channel_stays_finite_and_is_counted() -> None:
+    model = residual()
+    with torch.no_grad():
+        model.body.bias[3], model.body.weight[3], model.skip.weight[3], model.skip.bias[3] = -9.0, 0.0, 0.0, 0.0
+    result = spikecal.convert(model, images(16), T=8, pipeline="pc")
+    assert torch.isfinite(result.snn(images(4))).all()
+    dead = [r for r in result.records if r.dead is not None and r.dead >= 1 / 8]
+    assert dead
+
+
+def test_images_of_several_sizes_calibrate_potentials_per_channel_and_say_so() -> None:
+    class Images:
+        def __len__(self) -> int:
+            return 12
+
+        def __getitem__(self, i: int) -> Tensor:
+            if i >= 12:
+                raise IndexError
+            return images(1, 8 + 4 * (i % 2), seed=i)[0]
+
+    result = spikecal.convert(residual(), Images(), T=4, pipeline="pc")
+    assert any("per channel" in note for r in result.records for note in r.notes)
+    assert all(s.end.op.v_init.ndim == 1 for s in result.snn.stages if s.spiking)  # type: ignore[union-attr]
+    assert result.snn(images(2, 20)).shape == (2, 5)
+
+
+def test_rounding_enters_where_it_is_told_to() -> None:
+    model, x = dyadic(), dyadic_images(8)
+    for rounding, T in (("floor", 4), ("bias", 4), ("potential", 4)):
+        snn = spikecal.convert(model, x, T=T, pipeline=Pipeline(rounding=rounding)).snn  # type: ignore[arg-type]
+        for stage in snn.stages:
+            op = stage.end.op
+            if isinstance(op, Spike):
+                assert (op.bias is None) == (rounding != "bias")
+                assert (op.v_init is None) == (rounding != "potential")
+                if op.bias is not None and op.theta is not None:
+                    assert torch.equal(op.bias, op.theta / 8)
+                if op.v_init is not None and op.theta is not None:
+                    assert torch.equal(op.v_init, op.theta / 2)
+
+
+class Clipped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.act, self.b = nn.Conv2d(3, 4, 3), nn.ReLU6(), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.act(8 * self.a(x)).mean((2, 3)))
+
+
+def test_thresholds_of_clipped_activations_end_at_the_clip() -> None:
+    torch.manual_seed(0)
+    model, x = Clipped().eval().requires_grad_(False), images(32)
+    for pipeline in ("maxact", "baseline"):
+        snn = spikecal.convert(model, x, T=256, pipeline=pipeline).snn
+        (op,) = (s.end.op for s in snn.stages if s.spiking)
+        assert (op.theta <= 6).all()  # type: ignore[operator]
+        assert torch.allclose(snn(x), model(x), atol=0.03 * float(model(x).abs().max()))
+
+
+def test_keep_leaves_the_end_analog() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.gate = residual(), nn.Sigmoid()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.gate(self.body(x))
+
+    model, x = Model().eval().requires_grad_(False), images(8)
+    with pytest.raises(ConversionError, match="gate"):
+        spikecal.convert(model, x, T=4)
+    snn = spikecal.convert(model, x, T=4, keep=["gate"]).snn
+    bare = spikecal.convert(model.body, x, T=4).snn
+    assert torch.allclose(snn(x), torch.sigmoid(bare(x)), atol=1e-6)
+    snn.reset()
+    for _ in range(4):
+        last = snn.step(x)
+    assert torch.allclose(last, snn.run(x).outputs[-1], atol=1e-5)
+
+
+def test_evaluate_counts_right_answers_after_every_step() -> None:
+    model, x = residual(), images(40)
+    snn = spikecal.convert(model, x, T=8).snn
+    labels = model(x).argmax(1)
+    found = spikecal.evaluate(snn, (x, labels))
+    outputs = snn.run(x).outputs
+    assert found.accuracy == pytest.approx([float((o.argmax(1) == labels).float().mean()) for o in outputs])
+    assert found.images == 40
+    assert found.rates.keys() == snn.run(x).spikes.keys()
+    with pytest.raises(DataError, match="labels"):
+        spikecal.evaluate(snn, [x])
+    with pytest.raises(DataError, match="no images"):
+        spikecal.evaluate(snn, (x[:0], labels[:0]))
