@@ -11,7 +11,6 @@ images: speed does not depend on them, firing rates are ordinary.
 import argparse
 import json
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -68,22 +67,24 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     ann = fuse(model).to(memory_format=torch.channels_last)
     many = images(THRESHOLD_IMAGES).contiguous(memory_format=torch.channels_last)
     few = many[:BIAS_IMAGES]
-    result = spikecal.convert(model, many, T=T, pipeline="lcp")
-    with torch.inference_mode():
+    results = [spikecal.convert(model, many, T=T, pipeline="lcp")]
+    snn, stages = results[0].snn, len(results[0].snn.stages)
+    with torch.no_grad():
         times = in_turn(
             rounds,
             ann_few=lambda: ann(few),
             ann_many=lambda: [ann(part) for part in many.split(BIAS_IMAGES)],
-            run=lambda: result.snn(few),
-            convert=lambda: spikecal.convert(model, many, T=T, pipeline="lcp"),
+            run=lambda: snn(few),
+            convert=lambda: results.append(spikecal.convert(model, many, T=T, pipeline="lcp")),
         )
     floor = (T + 1) * times["ann_few"] + times["ann_many"]
+    sweeps = [sum(record.seconds for record in result.records) for result in results[2:]]
     return {
         "seconds": times,
-        "stages": len(result.snn.stages),
+        "stages": stages,
         "convert_over_floor": times["convert"] / floor,
         "run_over_passes": times["run"] / (T * times["ann_few"]),
-        "seconds_per_stage": sum(r.seconds for r in result.records) / len(result.records),
+        "seconds_per_stage": statistics.median(sweeps) / stages,
     }
 
 
@@ -111,11 +112,17 @@ def memory(name: str) -> dict[str, Any]:
 
 def peak(name: str, megabytes: int) -> None:
     model, x = network(name), images(THRESHOLD_IMAGES)
-    fuse(model)(x[:256])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    spikecal.convert(model, x[:4], T=1, pipeline="lcp")  # what torch allocates once and for all
+    Path("/proc/self/clear_refs").write_text("5")  # start the high-water mark anew
+    before = resident("VmRSS")
     taken = seconds(lambda: spikecal.convert(model, x, T=64, pipeline="lcp", memory=megabytes * 2**20))
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(json.dumps({"peak_growth_bytes": (after - before) * 1024, "seconds": taken}))
+    print(json.dumps({"peak_growth_bytes": resident("VmHWM") - before, "seconds": taken}))
+
+
+def resident(field: str) -> int:
+    """Resident memory of this process in bytes: now (VmRSS) or at most (VmHWM)."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) * 1024
 
 
 def profile(name: str) -> None:

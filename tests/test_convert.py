@@ -238,3 +238,49 @@ def test_evaluate_counts_right_answers_after_every_step() -> None:
         spikecal.evaluate(snn, [x])
     with pytest.raises(DataError, match="no images"):
         spikecal.evaluate(snn, (x[:0], labels[:0]))
+
+
+def test_a_list_of_batches_is_read_whole_and_a_list_of_images_too() -> None:
+    model, x, y = residual(), images(16), torch.arange(16)
+    whole = spikecal.convert(model, x, T=4).snn
+    batched = spikecal.convert(model, [x[:5], x[5:]], T=4).snn
+    labelled = spikecal.convert(model, [(x[:5], y[:5]), (x[5:], y[5:])], T=4).snn
+    assert same(whole, batched)
+    assert same(whole, labelled)
+    assert spikecal.evaluate(whole, [(x[:5], y[:5]), (x[5:], y[5:])]).images == 16
+
+
+def test_layers_may_have_any_name_and_outputs_may_be_none() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.values, self.half_ = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+            self.add_module("keys", nn.ReLU())
+
+        def forward(self, x: Tensor) -> dict[str, Tensor | None]:
+            return {"out": self.half_(self.get_submodule("keys")(self.values(x)).mean((2, 3))), "aux": None}
+
+    snn = spikecal.convert(Model().eval(), images(8), T=4).snn
+    found = snn(images(2))
+    assert found["aux"] is None and found["out"].shape == (2, 3)
+    assert snn.run(images(2)).outputs["out"].shape == (4, 2, 3)
+
+
+def test_potentials_per_neuron_and_per_channel_add_up() -> None:
+    sweeps = ((spikecal.Potential(),), (spikecal.Potential(per="channel"),), (spikecal.Potential(),))
+    snn = spikecal.convert(residual(), images(16), T=4, pipeline=Pipeline(sweeps=sweeps)).snn
+    assert [s.end.op.v_init.ndim for s in snn.stages if s.spiking] == [3] * 4  # type: ignore[union-attr]
+
+
+def test_conversion_inside_inference_mode() -> None:
+    model, x = residual(), images(8)
+    outside = spikecal.convert(model, x, T=4, pipeline="pc").snn
+    with torch.inference_mode():
+        inside = spikecal.convert(model, images(8), T=4, pipeline="pc").snn
+    assert same(outside, inside)
+
+
+def test_weights_are_calibrated_inside_no_grad() -> None:
+    pipeline = Pipeline(sweeps=((spikecal.Weights(iterations=3),),))
+    with torch.no_grad():
+        spikecal.convert(residual(), images(8), T=4, pipeline=pipeline)

@@ -24,11 +24,11 @@ from spikecal.graph.ops import Spike
 from spikecal.graph.stages import with_joints
 from spikecal.memory import free_memory
 from spikecal.pipeline import LCP, Pipeline, resolve
-from spikecal.snn.execute import Shapes, images_per_call, shapes_of
+from spikecal.snn.execute import Shapes, images_per_call, largest_value, shapes_of
 from spikecal.snn.file import write, write_text
 from spikecal.snn.network import SpikingNetwork
 
-OBSERVED_TOGETHER = 64  # images a call of the thresholds' pass; histograms do not depend on it
+WORKING_VALUES = 8  # values of one kernel call that are alive at once, besides what is cached
 MEASURED = 128  # images of a sweep that only measures
 PARTS = ("counts", "exponent", "maximum", "clipped")
 
@@ -56,7 +56,9 @@ class Result:
 
     def save(self, path: str | Path) -> None:
         """Write one file with all networks, and beside it `path + ".json"` with the timings."""
-        write(path, self.networks, self.info(), {n: h.layer().counts for n, h in self.histograms.items()})
+        layers = {name: histogram.layer() for name, histogram in self.histograms.items()}
+        extra = {f"{name}:{part}": getattr(h, part) for name, h in layers.items() for part in PARTS}
+        write(path, self.networks, self.info(), extra)
         timings = {"seconds": self.seconds, "stages": [[r.T, r.sweep, r.stage, r.seconds] for r in self.records]}
         write_text(Path(f"{path}.json"), json.dumps(timings, indent=1))
 
@@ -116,9 +118,7 @@ def convert(
         tensors = [t for node in graph.nodes.values() for t in node.op.tensors().values()]
         settings.workdir = Workdir(Path(workdir), fingerprint([*tensors, *(x for i in chosen for x in i)], identity))
 
-    started = time.perf_counter()
-    histograms = _histograms(graph, chosen[: pipeline.threshold.images], settings)
-    seconds["thresholds"] = time.perf_counter() - started
+    histograms, seconds["thresholds"] = _histograms(graph, chosen[: pipeline.threshold.images], settings)
     per_image = seconds["thresholds"] / min(len(chosen), pipeline.threshold.images)
 
     networks: dict[int, SpikingNetwork] = {}
@@ -146,18 +146,28 @@ class Settings:
     workdir: Workdir | None = None
 
 
-def _histograms(graph: Graph, images: list[Inputs], settings: Settings) -> dict[str, Histogram]:
+def _histograms(graph: Graph, images: list[Inputs], settings: Settings) -> tuple[dict[str, Histogram], float]:
+    """Histograms of all activations, and the seconds it took (once) to make them."""
     done = settings.workdir.load("histograms") if settings.workdir else None
     if done is not None:
         device = images[0][0].device
-        return {name: Histogram(*(done[0][f"{name}:{part}"].to(device) for part in PARTS)) for name in done[1]}
-    grouped = batches(images, OBSERVED_TOGETHER, ())
+        names, took = done[1]
+        return {name: Histogram(*(done[0][f"{name}:{part}"].to(device) for part in PARTS)) for name in names}, took
+    started = time.perf_counter()
+    grouped = batches(images, min(64, images_per_call(shapes_of(graph, images[0]), 1)), ())
     settings.progress.phase("thresholds", len(grouped), None)
     found = observe(graph, grouped, _shapes(graph, grouped), settings.progress)
+    took = time.perf_counter() - started
     if settings.workdir:
         tensors = {f"{name}:{part}": getattr(h, part) for name, h in found.items() for part in PARTS}
-        settings.workdir.save("histograms", tensors, list(found))
-    return found
+        settings.workdir.save("histograms", tensors, [list(found), took])
+    return found, took
+
+
+def image_passes(calibrators: Sequence[Calibrator], images: int, T: int) -> float:
+    """About how many passes of the ANN over one image a sweep costs: the estimate before it starts."""
+    solving = sum(3 * c.iterations * c.batch for c in calibrators if isinstance(c, Weights))
+    return images * (1 + 1.5 * T) + solving
 
 
 def _sweep(
@@ -171,14 +181,15 @@ def _sweep(
 ) -> list[StageRecord]:
     used = images[: max([c.images for c in calibrators], default=MEASURED)]
     marks = sorted({min(c.images, len(used)) for c in calibrators})
-    size = settings.micro_batch or images_per_call(shapes_of(graph, used[0]), network.T)
+    shapes = shapes_of(graph, used[0])
+    size = settings.micro_batch or images_per_call(shapes, network.T)
+    working = WORKING_VALUES * 4 * size * network.T * largest_value(shapes)
     network.info["micro_batch"] = size
     grouped = batches(used, size, marks)
-    passes = len(used) * (1 + 1.5 * network.T)
-    passes += sum(3 * c.iterations * c.batch for c in calibrators if isinstance(c, Weights))
     folder = settings.workdir.folder / f"T{network.T}" / f"sweep{index}" if settings.workdir else None
-    settings.progress.phase(f"T={network.T}", len(network.stages), per_image * passes)
-    cache = Cache(settings.memory, used[0][0].device, folder)
+    estimate = per_image * image_passes(calibrators, len(used), network.T)
+    settings.progress.phase(f"T={network.T}", len(network.stages), estimate)
+    cache = Cache(max(0, settings.memory - working), used[0][0].device, folder)
     try:
         return Sweep(
             ann=graph,

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from spikecal.errors import ConversionError
+from spikecal.errors import ConversionError, DataError
 from spikecal.graph.lower import lower
 from spikecal.graph.ops import AdaptiveAvgPool, Cat, MaxPool, Spike
 
@@ -58,6 +58,8 @@ def test_three_dimensions(agree, layer):
 def test_a_pool_as_large_as_the_image_is_adaptive(agree):
     graph = agree(Function(lambda x: F.avg_pool2d(x, x.size(3))), (3, 8, 8), (3, 5, 5))
     assert any(isinstance(node.op, AdaptiveAvgPool) for node in graph.nodes.values())
+    with pytest.raises(DataError, match="square"):  # the model itself would not average all of it
+        graph.run(torch.zeros(1, 3, 8, 6))
 
 
 def test_moves_before_a_relu_that_feeds_nothing_else(agree):

@@ -94,6 +94,19 @@ def test_a_kept_head_stays_outside_the_file(tmp_path: Path) -> None:
     assert loaded.run(images(2)).outputs.shape == (8, 2, 5)
 
 
+def test_outputs_that_are_none_come_back(tmp_path: Path) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = residual()
+
+        def forward(self, x: Tensor) -> tuple[Tensor, None]:
+            return self.body(x), None
+
+    spikecal.convert(Model().eval(), images(8), T=4).save(tmp_path / "none.snn")
+    assert spikecal.load(tmp_path / "none.snn")(images(2))[1] is None
+
+
 def test_five_thousand_damaged_files_are_refused(path: Path) -> None:
     whole = path.read_bytes()
     (header,) = struct.unpack("<Q", whole[:8])
@@ -179,6 +192,15 @@ HOSTILE = {
         spec["parameters"]["8"].pop(k) for k in list(spec["parameters"]["8"]) if k.endswith(":theta")
     ],
     "newer format": lambda spec, header: spec.update(format=2),
+    "no output": lambda spec, header: spec.update(output=None),
+    "output of a wrong kind": lambda spec, header: spec.update(output=7),
+    "head of a wrong kind": lambda spec, header: spec.update(head="yes"),
+    "no head": lambda spec, header: spec.pop("head"),
+    "info of a wrong kind": lambda spec, header: spec.update(info=[1]),
+    "no info": lambda spec, header: spec.pop("info"),
+    "channels outside": lambda spec, header: [
+        n["config"].update(channel=9) for n in spec["nodes"] if n["op"] == "Spike"
+    ],
     "output from nowhere": lambda spec, header: spec.update(output="nowhere"),
     "list for a graph": lambda spec, header: spec.update(nodes={"a": 1}),
 }
@@ -186,8 +208,9 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_header_is_refused(path: Path, name: str) -> None:
+    target = hostile(path, HOSTILE[name])
     with pytest.raises(FileError):
-        spikecal.load(hostile(path, HOSTILE[name]))
+        spikecal.load(target)
 
 
 def test_signing_again_is_not_what_is_refused(path: Path) -> None:

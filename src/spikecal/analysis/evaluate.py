@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spikecal.calibration.images import is_list_of_batches
 from spikecal.calibration.sweep import Progress
 from spikecal.errors import DataError
 from spikecal.snn.network import SpikingNetwork
@@ -61,7 +62,7 @@ def labelled_batches(data: Any, progress: Progress | None) -> Iterator[tuple[Ten
             raise DataError(f"there are {len(images)} images and {len(labels)} labels")
         found: Iterable[Any] = zip(images.split(BATCH), labels.split(BATCH), strict=True)
         count = -(-len(images) // BATCH)
-    elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+    elif hasattr(data, "__getitem__") and hasattr(data, "__len__") and not is_list_of_batches(data):
         found = loader = torch.utils.data.DataLoader(data, batch_size=BATCH)
         count = len(loader)
     elif isinstance(data, Iterable):

@@ -1,6 +1,5 @@
 """Values between stages, for all images: spikes at one bit a neuron and step, in memory or on disk."""
 
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -8,9 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
+from spikecal.calibration.workdir import store
+from spikecal.errors import ConfigError
 from spikecal.snn.network import channels_last
 
 
@@ -47,12 +49,13 @@ Key = tuple[str, int, str]  # boundary, micro-batch, and what of it: "ann" [N, .
 class Cache:
     """Values by boundary and micro-batch. What goes over `budget` bytes goes to disk, and the results are the same.
 
-    With `folder`, everything that is not `optional` is written there as well, and the next process finds it.
+    Currents can be computed again: they are kept only where there is room. With `folder`, everything else is written
+    there as well, and the next process finds it.
     """
 
     def __init__(self, budget: int, device: torch.device, folder: Path | None = None) -> None:
         self.budget, self.device, self.folder = budget, device, folder
-        self.used = self.peak = self.spilled = 0
+        self.used = 0
         self._memory: dict[Key, Value] = {}
         self._pinned: dict[Key, Value] = {}
         self._temporary: Path | None = None
@@ -61,24 +64,30 @@ class Cache:
         """A value that stays and does not count: the images, which the caller holds anyway."""
         self._pinned[key] = value
 
-    def put(self, key: Key, value: Value, optional: bool = False) -> None:
-        """Keep `value`; an `optional` one, which can be computed again, only where there is room in memory."""
+    def put(self, key: Key, value: Value) -> None:
         self._drop(key)
         fits = self.used + _bytes(value) <= self.budget
-        if not optional and (self.folder is not None or not fits):
+        if not _again(key) and (self.folder is not None or not fits):
             _write(self._path(key), value)
-            self.spilled += 0 if fits else _bytes(value)
         if fits:
             self._memory[key] = value
             self.used += _bytes(value)
-            self.peak = max(self.peak, self.used)
+
+    def make_room(self, needed: int) -> None:
+        """Send what is held in memory to disk until `needed` bytes of the budget are free, or nothing is left to send."""
+        for key in sorted(self._memory, key=_again, reverse=True):
+            if self.used + needed <= self.budget:
+                return
+            if not _again(key) and self.folder is None:
+                _write(self._path(key), self._memory[key])
+            self._drop(key)
 
     def get(self, key: Key) -> Value:
         held = self._memory.get(key, self._pinned.get(key))
         return held if held is not None else _read(self._path(key), self.device)
 
     def find(self, key: Key) -> Value | None:
-        """An optional value, if there was room for it."""
+        """A current, if there was room for it."""
         return self._memory.get(key)
 
     def free(self, name: str, what: str = "*") -> None:
@@ -99,7 +108,6 @@ class Cache:
 
     def _directory(self) -> Path:
         if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
             return self.folder
         if self._temporary is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="spikecal-"))
@@ -108,6 +116,11 @@ class Cache:
     def _path(self, key: Key) -> Path:
         name, batch, what = key
         return self._directory() / f"{_file_name(name)}-{batch}.{what}"
+
+
+def _again(key: Key) -> bool:
+    """Whether a value can be computed again."""
+    return key[2] == "current"
 
 
 def over_time(value: Value) -> Tensor:
@@ -138,14 +151,15 @@ def _write(path: Path, value: Value) -> None:
         tensors = {"bits": value.bits, "shape": shape, "height": value.height.contiguous()}
     else:
         tensors = {"value": value.contiguous()}
-    part = path.with_name(path.name + ".part")
-    save_file(tensors, part)
-    os.replace(part, path)
+    store(path, tensors)
 
 
 def _read(path: Path, device: torch.device) -> Value:
-    found = load_file(path)
+    try:
+        found = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"{path} is missing or damaged ({error}): delete {path.parent} and run again") from error
     if "bits" in found:
         return Train(found["bits"], tuple(found["shape"].tolist()), found["height"].to(device))
-    value = found["value"]
+    value = found["value"].clone()  # in memory of torch's own: matrix products round differently on another alignment
     return (standard(value) if path.suffix != ".ann" else channels_last(value)).to(device)

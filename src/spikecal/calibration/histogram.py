@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BINS = 1024
+BINS = 2048
 
 
 @dataclass

@@ -14,16 +14,16 @@ Inputs = tuple[Tensor, ...]  # one batch: a tensor for each of the network's inp
 def collect(images: Any, count: int, inputs: int, seed: int) -> list[Inputs]:
     """Up to `count` images as single-image batches, in seeded order.
 
-    A tensor or an indexable dataset is sampled as a whole; of an iterable (a loader) the first `count` are read.
-    Items may be images, or sequences that begin with the network's `inputs` tensors; what follows (labels) is dropped.
+    A tensor, a tuple of tensors (one an input, labels after them) or an indexable dataset is sampled as a whole; of an
+    iterable (a loader, a list of batches) the first `count` are read. Items may be images, or sequences that begin
+    with the network's `inputs` tensors; what follows (labels) is dropped.
     """
     generator = torch.Generator().manual_seed(seed)
     if isinstance(images, Tensor):
         images = (images,)
-    if isinstance(images, (tuple, list)) and images and all(isinstance(x, Tensor) for x in images):
-        if not (isinstance(images, list) and images[0].ndim == 3 and inputs == 1):  # else: a list of single images
-            return _from_tensors(tuple(images[:inputs]), count, inputs, generator)
-    if hasattr(images, "__getitem__") and hasattr(images, "__len__"):
+    if isinstance(images, tuple) and images and all(isinstance(x, Tensor) for x in images):
+        return _from_tensors(images[:inputs], count, inputs, generator)
+    if hasattr(images, "__getitem__") and hasattr(images, "__len__") and not is_list_of_batches(images):
         chosen = torch.randperm(len(images), generator=generator)[:count].tolist()
         found = [_inputs(images[i], inputs, single=True) for i in chosen]
     elif isinstance(images, Iterable):
@@ -32,6 +32,14 @@ def collect(images: Any, count: int, inputs: int, seed: int) -> list[Inputs]:
     else:
         raise DataError(f"calibration images must be a tensor, a dataset or a loader, not {type(images).__name__}")
     return _checked(found)
+
+
+def is_list_of_batches(items: Any) -> bool:
+    """Whether a list holds batches, [N, C, H, W] or [N, F], and not single images [C, H, W] or features [F]."""
+    if not isinstance(items, list) or not items:
+        return False
+    first = items[0][0] if isinstance(items[0], (tuple, list)) and items[0] else items[0]
+    return isinstance(first, Tensor) and first.ndim in (2, 4)
 
 
 def batches(images: Sequence[Inputs], size: int, marks: Iterable[int]) -> list[Inputs]:

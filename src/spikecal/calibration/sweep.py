@@ -191,9 +191,9 @@ def apply(stage: Stage, update: Update) -> None:
         delta = update.v_init
         if op.v_init is not None:
             known: Tensor = op.v_init
-            if delta.ndim > 1 and known.ndim == 1:  # one a channel becomes one a neuron
-                known = along(known, op.channel - 1 if op.channel > 0 else -1, delta.ndim)
-            delta = known + delta
+            ndim = max(known.ndim, delta.ndim)  # one a channel and one a neuron are together one a neuron
+            channel = op.channel - 1 if op.channel > 0 else -1
+            delta = along(known, channel, ndim) + along(delta, channel, ndim)
         op.v_init = frozen(delta)
     for node in stage.nodes:
         if node.name in update.weights:

@@ -28,12 +28,13 @@ class Threshold:
 
     def solve(self, histogram: Histogram, T: int, quantiser: Quantiser) -> Tensor:
         """`theta` `[1]` or `[C]`, always positive. A channel that never fired gets its layer's."""
+        if self.per == "channel":
+            theta = self.choose(histogram, T, quantiser)
+            if (theta > 0).all():
+                return theta
         whole = self.choose(histogram.layer(), T, quantiser)
         whole = torch.where(whole > 0, whole, torch.ones_like(whole))
-        if self.per == "layer":
-            return whole
-        theta = self.choose(histogram, T, quantiser)
-        return torch.where(theta > 0, theta, whole)
+        return whole if self.per == "layer" else torch.where(theta > 0, theta, whole)
 
     def choose(self, histogram: Histogram, T: int, quantiser: Quantiser) -> Tensor:
         raise NotImplementedError
@@ -79,26 +80,26 @@ class MMSE(Threshold):
             raise ConfigError(f"a grid has at least one value, not {self.grid}")
 
     def choose(self, histogram: Histogram, T: int, quantiser: Quantiser) -> Tensor:
+        maximum = histogram.maximum.clamp(min=torch.finfo(torch.float32).tiny)
         edges = histogram.edges()
         width = edges[:, 1]
         counts = histogram.counts[:, 1:].double()
         # The lump at a clip is no interval: it leaves its bin and is counted at its exact value, the maximum.
         lump = histogram.clipped.double()
-        top = ((histogram.maximum / width).ceil().long() - 1).clamp(min=0)
+        top = ((maximum / width).ceil().long() - 1).clamp(min=0)
         counts.scatter_add_(1, top[:, None], -lump[:, None])
-        best = torch.full_like(histogram.maximum, torch.inf)
-        theta = torch.zeros_like(histogram.maximum)
-        safe = histogram.maximum.clamp(min=torch.finfo(torch.float64).tiny)
+        relative, counts = (edges / maximum[:, None]).float(), counts.float()
+        best = torch.full_like(maximum, torch.inf)
+        theta = torch.zeros_like(maximum)
         for j in range(1, self.grid + 1):
-            candidate = histogram.maximum * (j / self.grid)
-            step = safe * (j / self.grid) / T
-            error = squared_error(edges / step[:, None], T, quantiser)
-            total = (counts * error.diff(dim=1)).sum(1) * step**3 / width
-            total += lump * (histogram.maximum - candidate).square()
+            step = maximum * (j / self.grid) / T
+            error = squared_error(relative * (T * self.grid / j), T, quantiser)
+            total = torch.linalg.vecdot(counts, error.diff(dim=1)).double() * step**3 / width
+            total += lump * (maximum - T * step).square()
             better = total < best
             best = torch.where(better, total, best)
-            theta = torch.where(better, candidate, theta)
-        return theta
+            theta = torch.where(better, T * step, theta)
+        return torch.where(histogram.maximum > 0, theta, 0.0)
 
 
 def squared_error(u: Tensor, T: int, quantiser: Quantiser) -> Tensor:
@@ -106,4 +107,4 @@ def squared_error(u: Tensor, T: int, quantiser: Quantiser) -> Tensor:
     offset, share = (0.5, 12) if quantiser == "round" else (0.0, 3)
     level = (u + offset).floor_().clamp_(0, T)
     distance = u - level
-    return level / share + distance * distance * distance / 3
+    return (distance * distance).mul_(distance).div_(3).add_(level, alpha=1 / share)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import torch
@@ -107,7 +108,7 @@ class StageView:
         if held is None:
             values = {n: over_time(self.cache.get((n, batch, "snn"))) for n in self.stage.inputs}
             held = current(self.stage, values, self.T, self.shapes[batch])
-            self.cache.put(key, held, optional=True)
+            self.cache.put(key, held)
         return over_time(held)
 
     def forget_currents(self) -> None:
@@ -188,6 +189,8 @@ class StageView:
 
     def mean_samples(self, images: int) -> Samples:
         """Mean inputs of the stage and its targets for the first `images` images."""
+        one_image = sum(prod(self.shapes[0][name][1:]) for name in (*self.stage.inputs, self.stage.name))
+        self.cache.make_room(2 * 4 * one_image * min(images, sum(self.counts)))  # while the parts are put together
         groups: dict[Any, list[Sample]] = {}
         first = 0
         for batch, number in enumerate(self.counts):

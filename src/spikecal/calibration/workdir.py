@@ -23,11 +23,11 @@ class Workdir:
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for leftover in folder.rglob("*.part"):
-                leftover.unlink(missing_ok=True)
             marker = folder / "conversion.json"
             if marker.exists():
                 self._compare(marker, fingerprint)
+                for leftover in folder.rglob("*.part"):  # of a killed process; before the check they may be anybody's
+                    leftover.unlink(missing_ok=True)
             else:
                 part = marker.with_suffix(".part")
                 part.write_text(json.dumps({"fingerprint": fingerprint}))
@@ -47,12 +47,9 @@ class Workdir:
             )
 
     def save(self, key: str, tensors: dict[str, Tensor], record: Any) -> None:
-        path = self._path(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(path.name + ".part")
         whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        save_file(whole, part, metadata={"record": json.dumps(record, sort_keys=True)})
-        os.replace(part, path)
+        metadata = {"record": json.dumps(record), "sha256": _checksum(whole, record)}
+        store(self._path(key), whole, metadata)
 
     def load(self, key: str) -> tuple[dict[str, Tensor], Any] | None:
         """What `save` was given, or None where that step is still to be done."""
@@ -61,20 +58,41 @@ class Workdir:
             return None
         try:
             with safe_open(path, "pt") as file:
-                record = json.loads(file.metadata()["record"])
-                return {name: file.get_tensor(name) for name in file.keys()}, record  # noqa: SIM118
+                metadata = file.metadata() or {}
+                record = json.loads(metadata["record"])
+                # in memory of torch's own: matrix products round differently on another alignment
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            if metadata["sha256"] != _checksum(tensors, record):
+                raise ValueError("its checksum is wrong")
         except (SafetensorError, ValueError, KeyError, OSError) as error:
-            raise ConfigError(f"{path} is damaged ({error}): delete it and run again") from error
+            raise ConfigError(f"{path} is damaged ({error}): delete {self.folder} and run again") from error
+        return tensors, record
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.step"
+
+
+def store(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file so that it appears whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, part, metadata=metadata)
+        os.replace(part, path)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"{path} cannot be written: {error}") from error
+
+
+def _checksum(tensors: dict[str, Tensor], record: Any) -> str:
+    names = sorted(tensors)
+    return fingerprint([tensors[name] for name in names], [names, record])
 
 
 def fingerprint(tensors: Iterable[Tensor], settings: Any) -> str:
     """A hash of everything a conversion depends on."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for tensor in tensors:
-        data = tensor.detach().cpu().contiguous()
+        data = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)  # bytes need plain strides
         digest.update(f"{data.dtype}{tuple(data.shape)}".encode())
         digest.update(data.reshape(-1).view(torch.uint8).numpy().tobytes() if data.numel() else b"")
     return digest.hexdigest()

@@ -109,22 +109,21 @@ def _check_model(
 
 def passes(pipeline: "Pipeline", T: int) -> float:
     """The work of a conversion in passes of the ANN over one image: thresholds, sweeps, iterations."""
-    from spikecal.calibration.calibrators import Weights
+    from spikecal.conversion import MEASURED, image_passes
 
-    total = float(pipeline.threshold.images)
-    for sweep in pipeline.sweeps:
-        total += max((c.images for c in sweep), default=0) * (1 + 1.5 * T)
-        total += sum(3 * c.iterations * c.batch for c in sweep if isinstance(c, Weights))
-    return total
+    sweeps = pipeline.sweeps or ((),)
+    images = [max((c.images for c in sweep), default=MEASURED) for sweep in sweeps]
+    return pipeline.threshold.images + sum(map(image_passes, sweeps, images, [T] * len(sweeps)))
 
 
 def peak_bytes(stages: list["Stage"], shapes: "Shapes", T: int, pipeline: "Pipeline") -> int:
     """The most that lives at once between stages: floats of the ANN, a bit a spike, a float a step at a joint."""
     from math import prod
 
+    from spikecal.conversion import MEASURED
     from spikecal.snn.execute import last_uses
 
-    images = max((c.images for sweep in pipeline.sweeps for c in sweep), default=0)
+    images = max((c.images for sweep in pipeline.sweeps for c in sweep), default=MEASURED)
     live: dict[str, int] = {}
     peak = 0
     for stage, freed in zip(stages, last_uses(stages), strict=True):

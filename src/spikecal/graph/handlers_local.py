@@ -88,7 +88,7 @@ def _global_pool(b: Builder, x: Ref, kernel: Any, padding: Any) -> Ref:
     sizes = [example_size(k) for k in kernel] * (_space(x) if len(kernel) == 1 else 1)
     if sizes != list(x.shape[2:]) or any(numbers(padding, len(sizes))):
         raise Refusal("an average pool with a kernel computed from the input's size", "use an adaptive average pool")
-    return b.emit(AdaptiveAvgPool(size=[1] * len(sizes)), x)
+    return b.emit(AdaptiveAvgPool(size=[1] * len(sizes), square=len(kernel) < len(sizes)), x)
 
 
 def _space(x: Ref) -> int:

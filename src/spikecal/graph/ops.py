@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from spikecal.errors import DataError
 from spikecal.graph.sizes import Size, check_size, evaluate_size
 
 State = dict[str, Tensor]  # what an operation remembers from one step to the next
@@ -265,16 +266,22 @@ class AvgPool(Op):
 
 
 class AdaptiveAvgPool(Op):
-    """Average pooling to a fixed output size; None keeps that dimension."""
+    """Average pooling to a fixed output size; None keeps that dimension.
 
-    CONFIG: ClassVar[dict[str, Any]] = {"size": ...}
+    `square` is for a model that averages with one side of the image as its kernel: on other images it does not.
+    """
+
+    CONFIG: ClassVar[dict[str, Any]] = {"size": ..., "square": False}
     size: tuple[int | None, ...]
+    square: bool
 
     def validate(self) -> None:
         _require(isinstance(self.size, tuple) and len(self.size) in (1, 2, 3), "an output size has 1 to 3 dimensions")
         _require(_integers(tuple(s for s in self.size if s is not None), 1), "an output size must be positive")
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
+        if self.square and len(set(x.shape[2:])) > 1:
+            raise DataError(f"this network averages over square images only, and gets {list(x.shape[2:])} there")
         function: Any = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[len(self.size) - 1]
         return function(x, [n if s is None else s for s, n in zip(self.size, x.shape[2:], strict=True)])
 
@@ -332,7 +339,7 @@ class MaxPool(Op):
 
     def over_time(self, inputs: Sequence[Tensor], steps: int, shapes: Shapes, state: State | None) -> Tensor:
         (x,) = inputs
-        if x.shape[0] == 1 and state is None:  # the same at every step, or the ANN: so is its pool
+        if x.shape[0] == 1 and steps > 1:  # the same at every step: so is its pool
             return self(x[0]).unsqueeze(0)
         state = {} if state is None else state
         arriving = (x != 0).to(x.dtype) if self.of == "spikes" else x
@@ -487,6 +494,7 @@ class Spike(Op):
     def validate(self) -> None:
         _require(_is_channel(self.channel), "channels are never the batch")
         _require(type(self.ndim) is int and 2 <= self.ndim <= 16, "a layer of neurons has 2 to 16 dimensions")
+        _require(self.channel < self.ndim, "channels are one of a layer's dimensions")
         _require(self.clip is None or (isinstance(self.clip, (int, float)) and self.clip > 0), "a clip is positive")
 
     def height(self, ndim: int) -> Tensor:

@@ -183,7 +183,11 @@ def mark_spike_pools(graph: Graph) -> None:
     """Tell max-pools of spikes, which pool counts, from those of currents."""
     spikes: set[str] = set()  # values that are spikes, moved around or pooled at most
     for node in graph.nodes.values():
-        passes_on = isinstance(node.op, (MaxPool, Slice)) or (isinstance(node.op, Cat) and node.op.dim == 1)
+        passes_on = (
+            isinstance(node.op, MaxPool)
+            or (isinstance(node.op, Cat) and node.op.dim == 1)
+            or (isinstance(node.op, Slice) and all(isinstance(item, tuple) for item in node.op.index))
+        )  # a new dimension would make channels something else, and spikes of a channel have one height
         if isinstance(node.op, Spike) or (passes_on and spikes.issuperset(node.inputs)):
             spikes.add(node.name)
             if isinstance(node.op, MaxPool):

@@ -88,8 +88,12 @@ def shapes_of(graph: Graph, inputs: Sequence[Tensor]) -> dict[str, torch.Size]:
     return {name: value.shape for name, value in values.items()}
 
 
+def largest_value(shapes: Shapes) -> int:
+    """Numbers in the largest value of the network for one image and step."""
+    return max(1, *(prod(shape[1:]) for shape in shapes.values()))
+
+
 def images_per_call(shapes: Shapes, steps: int) -> int:
     """How many images to run at once: larger batches fall out of the processor's caches and are slower, not faster."""
-    largest = max(prod(shape[1:]) for shape in shapes.values())
-    fitting = max(1, CALL_FLOATS // (steps * max(1, largest)))
+    fitting = max(1, CALL_FLOATS // (steps * largest_value(shapes)))
     return min(1 << fitting.bit_length() - 1, 256)

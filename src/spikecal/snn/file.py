@@ -48,12 +48,12 @@ def write(
         parameters[str(T)] = {}
         for node in network.graph.nodes.values():
             for name, tensor in node.op.tensors().items():
-                value = tensor.detach().cpu().contiguous()
+                value = _plain(tensor)
                 digest = _digest(value)
                 key = known.setdefault(digest, f"{node.name}:{name}:{T}")
-                stored.setdefault(key, value.clone())
+                stored.setdefault(key, value)
                 parameters[str(T)][f"{node.name}:{name}"] = key
-    stored |= {f"extra:{name}": value.detach().cpu().contiguous() for name, value in extra.items()}
+    stored |= {f"extra:{name}": _plain(value) for name, value in extra.items()}
     graph = next(iter(networks.values())).graph
     spec = json.dumps(
         {
@@ -104,6 +104,11 @@ def _structure_to_json(structure: Any) -> Any:
         kind = "list" if isinstance(structure, list) else "tuple"
         return {kind: [_structure_to_json(part) for part in structure]}
     return structure
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """A copy with plain strides: `contiguous` leaves those of single elements as they are, and they may be 0."""
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
 def _digest(value: Tensor) -> bytes:
@@ -222,9 +227,11 @@ class Reader:
             if not isinstance(entry["config"], dict) or not entry["config"].keys() <= op.CONFIG.keys():
                 self._fail(f"has unknown settings at {name[:60]!r}")
             seen.add(name)
-        for name in self._leaves(self.spec["output"], 0):
-            if name not in seen:
-                self._fail("has an output that no node gives")
+        outputs = list(self._leaves(self.spec["output"], 0))
+        if not outputs or not seen.issuperset(outputs):
+            self._fail("has no output, or one that no node gives")
+        if not isinstance(self.spec["head"], bool) or not isinstance(self.spec["info"], dict):
+            self._fail("does not say what it holds")
         self._check_parameters({entry["name"]: OPS[entry["op"]] for entry in nodes})
 
     def _check_parameters(self, ops: dict[str, type]) -> None:
@@ -242,9 +249,11 @@ class Reader:
     def _leaves(self, structure: Any, depth: int) -> Iterator[str]:
         if depth > MAX_NESTING:
             self._fail("nests its outputs too deeply")
-        if isinstance(structure, str):
-            yield structure
+        if structure is None or isinstance(structure, str):  # a model may return None beside its outputs
+            yield from () if structure is None else (structure,)
             return
+        if not isinstance(structure, dict) or len(structure) != 1:
+            self._fail("has a bad output structure")
         ((kind, parts),) = structure.items()
         if kind not in ("dict", "list", "tuple") or not isinstance(parts, list):
             self._fail("has a bad output structure")
@@ -274,7 +283,7 @@ class Reader:
 
 
 def _structure_from_json(structure: Any) -> Any:
-    if isinstance(structure, str):
+    if structure is None or isinstance(structure, str):
         return structure
     ((kind, parts),) = structure.items()
     if kind == "dict":

@@ -9,7 +9,7 @@ from torch import Tensor
 def if_step(current: Tensor, v: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
     """One step of integrate-and-fire with reset by subtraction: spikes in {0, theta}, and the new potential.
 
-    `v <- v + I(t)`; spike where `v >= theta`; `v <- v - s(t)` (paper, eq. 1 to 3).
+    `v <- v + I(t)`; spike where `v >= theta`; `v <- v - s(t)` (paper, eq. 2 to 4).
     """
     v = v + current
     spikes = torch.where(v >= theta, theta, torch.zeros_like(theta))

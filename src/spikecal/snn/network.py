@@ -30,7 +30,8 @@ class SpikingNetwork(nn.Module):
     def __init__(self, graph: Graph, T: int) -> None:
         super().__init__()
         self.graph, self.T, self.stages = graph, T, partition(graph)
-        self.ops = nn.ModuleDict({name.replace(".", "/"): node.op for name, node in graph.nodes.items()})
+        # The slash in front keeps a layer called "values" apart from the dictionary's own attributes.
+        self.ops = nn.ModuleDict({"/" + name.replace(".", "/"): node.op for name, node in graph.nodes.items()})
         self.head = graph.head
         self.info: dict[str, Any] = {}
         self._freed = last_uses(self.stages)
