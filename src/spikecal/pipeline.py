@@ -80,7 +80,7 @@ class Pipeline:
                 return cls.from_dict(tomllib.load(file))
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} is not TOML: {error}") from error
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from error
@@ -106,7 +106,7 @@ def _build(settings: Any, kinds: dict[str, Any], what: str, base: Any = None) ->
     name = settings.pop("kind", None)
     if name is None and base is not None:
         cls = type(base)
-    elif name in kinds:
+    elif isinstance(name, str) and name in kinds:
         cls = kinds[name]
     else:
         raise ConfigError(f"there is no {what} {name!r}; there are {', '.join(kinds)}")

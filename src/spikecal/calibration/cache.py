@@ -74,7 +74,7 @@ class Cache:
             self.used += _bytes(value)
 
     def make_room(self, needed: int) -> None:
-        """Send what is held in memory to disk until `needed` bytes of the budget are free, or nothing is left to send."""
+        """Send what is held in memory to disk until `needed` bytes of the budget are free, or all of it is sent."""
         for key in sorted(self._memory, key=_again, reverse=True):
             if self.used + needed <= self.budget:
                 return

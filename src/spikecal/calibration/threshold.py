@@ -9,6 +9,7 @@ from torch import Tensor
 from spikecal.calibration.histogram import Histogram
 from spikecal.errors import ConfigError
 
+TOGETHER = 262_144  # numbers a call of the grid search works on: what fits in a processor's cache
 Per = Literal["layer", "channel"]
 Quantiser = Literal["floor", "round"]
 
@@ -89,17 +90,15 @@ class MMSE(Threshold):
         top = ((maximum / width).ceil().long() - 1).clamp(min=0)
         counts.scatter_add_(1, top[:, None], -lump[:, None])
         relative, counts = (edges / maximum[:, None]).float(), counts.float()
-        best = torch.full_like(maximum, torch.inf)
-        theta = torch.zeros_like(maximum)
-        for j in range(1, self.grid + 1):
-            step = maximum * (j / self.grid) / T
-            error = squared_error(relative * (T * self.grid / j), T, quantiser)
-            total = torch.linalg.vecdot(counts, error.diff(dim=1)).double() * step**3 / width
-            total += lump * (maximum - T * step).square()
-            better = total < best
-            best = torch.where(better, total, best)
-            theta = torch.where(better, T * step, theta)
-        return torch.where(histogram.maximum > 0, theta, 0.0)
+        shares = torch.arange(1, self.grid + 1, device=edges.device) / self.grid  # theta / max
+        totals = []
+        for some in shares.split(max(1, TOGETHER // counts.numel())):
+            error = squared_error(relative * (T / some)[:, None, None], T, quantiser)
+            theta = some.double()[:, None] * maximum
+            total = torch.linalg.vecdot(counts, error.diff()).double() * (theta / T) ** 3 / width
+            totals.append(total + lump * (maximum - theta).square())
+        best = shares[torch.cat(totals).argmin(0)]
+        return histogram.maximum * best.double()
 
 
 def squared_error(u: Tensor, T: int, quantiser: Quantiser) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from spikecal.errors import ConfigError
@@ -26,7 +26,7 @@ class Workdir:
             marker = folder / "conversion.json"
             if marker.exists():
                 self._compare(marker, fingerprint)
-                for leftover in folder.rglob("*.part"):  # of a killed process; before the check they may be anybody's
+                for leftover in (*folder.glob("*.step.part"), *folder.glob("T*/sweep*/*.part")):  # of a killed process
                     leftover.unlink(missing_ok=True)
             else:
                 part = marker.with_suffix(".part")
@@ -77,10 +77,10 @@ def store(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | Non
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, part, metadata=metadata)
+        part.write_bytes(save(tensors, metadata))  # save_file would leave a file of its own behind when killed
         os.replace(part, path)
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(f"{path} cannot be written: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _checksum(tensors: dict[str, Tensor], record: Any) -> str:

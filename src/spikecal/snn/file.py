@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from spikecal.errors import FileError
@@ -67,7 +67,8 @@ def write(
         sort_keys=True,
     )
     metadata = {"spikecal": f"{_checksum(spec, stored.items())} {spec}"}
-    _replace(path, lambda part: save_file(stored, part, metadata=metadata))
+    # save_file would leave a temporary file of its own behind when killed
+    _replace(path, lambda part: part.write_bytes(save(stored, metadata)))
 
 
 def write_text(path: Path, text: str) -> None:
