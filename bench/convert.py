@@ -104,7 +104,7 @@ def scaling(rounds: int) -> dict[str, Any]:
 def memory(name: str) -> dict[str, Any]:
     """Peak memory of a conversion above that of the process before it, for several budgets, each in a new process."""
     found = {}
-    for budget in (64, 256, 1024):
+    for budget in (192, 384, 1024):
         command = [sys.executable, __file__, "--peak", name, str(budget)]
         found[f"{budget}M"] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return found

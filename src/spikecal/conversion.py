@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from spikecal import __version__
 from spikecal.calibration.cache import Cache
 from spikecal.calibration.calibrators import Calibrator, Weights
 from spikecal.calibration.histogram import Histogram
@@ -114,7 +115,8 @@ def convert(
     seconds = {"lower": time.perf_counter() - started}
     settings = Settings(pipeline, seed, micro_batch, free_memory() // 2 if memory is None else memory, progress)
     if workdir is not None:
-        identity = [pipeline.to_dict(), steps, seed, list(keep), micro_batch, torch.__version__, describe(graph)]
+        versions = [__version__, torch.__version__]
+        identity = [pipeline.to_dict(), steps, seed, list(keep), micro_batch, versions, describe(graph)]
         tensors = [t for node in graph.nodes.values() for t in node.op.tensors().values()]
         settings.workdir = Workdir(Path(workdir), fingerprint([*tensors, *(x for i in chosen for x in i)], identity))
 

@@ -87,7 +87,7 @@ def describe(graph: Graph) -> list[Any]:
         [node.name, type(node.op).__name__, list(node.inputs), list(node.shape_refs), node.op.config()]
         for node in graph.nodes.values()
     ]
-    return [nodes, graph.output]
+    return [nodes, repr(graph.output)]
 
 
 def leaves(structure: Any) -> Iterable[Any]:
