@@ -156,7 +156,7 @@ def _histograms(graph: Graph, images: list[Inputs], settings: Settings) -> tuple
         names, took = done[1]
         return {name: Histogram(*(done[0][f"{name}:{part}"].to(device) for part in PARTS)) for name in names}, took
     started = time.perf_counter()
-    grouped = batches(images, min(64, images_per_call(shapes_of(graph, images[0]), 1)), ())
+    grouped = batches(images, images_per_call(shapes_of(graph, images[0]), 1), ())
     settings.progress.phase("thresholds", len(grouped), None)
     found = observe(graph, grouped, _shapes(graph, grouped), settings.progress)
     took = time.perf_counter() - started

@@ -75,19 +75,22 @@ class Histogram:
     def _widened(self, exponent: Tensor) -> Tensor:
         """The counts with the bins of width `2**exponent / BINS`."""
         growth = exponent - self.exponent
+        if not growth.any():
+            return self.counts
         counts = self.counts.clone()
-        for step in torch.unique(growth).tolist():
-            if step == 0:
-                continue
-            rows = torch.nonzero(growth == step)[:, 0]
-            factor = 1 << min(step, 40)
-            fine = counts[rows, 1:]
-            if factor >= BINS:
-                coarse = fine.sum(1, keepdim=True)
-            else:
-                coarse = fine.reshape(len(rows), BINS // factor, factor).sum(2)
-            counts[rows, 1:] = torch.nn.functional.pad(coarse, (0, BINS - coarse.shape[1]))
+        for step in growth.unique().tolist():
+            if step > 0:
+                rows = torch.nonzero(growth == step)[:, 0]
+                merged = merge_bins(counts[rows, 1:], 1 << min(step, 40))
+                counts[rows, 1:] = torch.nn.functional.pad(merged, (0, BINS - merged.shape[1]))
         return counts
+
+
+def merge_bins(counts: Tensor, factor: int) -> Tensor:
+    """`[C, n]` counts with every `factor` neighbours, a power of two, as one."""
+    if factor >= counts.shape[1]:
+        return counts.sum(1, keepdim=True)
+    return counts.reshape(len(counts), -1, factor).sum(2)
 
 
 def _column_maximum(rows: Tensor) -> Tensor:

@@ -6,10 +6,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from spikecal.calibration.histogram import Histogram
+from spikecal.calibration.histogram import BINS, Histogram, merge_bins
 from spikecal.errors import ConfigError
 
-TOGETHER = 262_144  # numbers a call of the grid search works on: what fits in a processor's cache
+TOGETHER = 131_072  # numbers a call of the grid search works on: what fits in a processor's cache
+BINS_A_STEP, LEAST_BINS = 64, 512  # finer bins than these no longer change the answer
 Per = Literal["layer", "channel"]
 Quantiser = Literal["floor", "round"]
 
@@ -82,23 +83,33 @@ class MMSE(Threshold):
 
     def choose(self, histogram: Histogram, T: int, quantiser: Quantiser) -> Tensor:
         maximum = histogram.maximum.clamp(min=torch.finfo(torch.float32).tiny)
-        edges = histogram.edges()
-        width = edges[:, 1]
-        counts = histogram.counts[:, 1:].double()
+        factor = max(1, BINS // max(LEAST_BINS, BINS_A_STEP * (1 << (T - 1).bit_length())))
+        counts = merge_bins(histogram.counts[:, 1:], factor).double()
+        edges = histogram.edges()[:, ::factor]
         # The lump at a clip is no interval: it leaves its bin and is counted at its exact value, the maximum.
         lump = histogram.clipped.double()
-        top = ((maximum / width).ceil().long() - 1).clamp(min=0)
+        top = ((maximum / edges[:, 1]).ceil().long() - 1).clamp(min=0)
         counts.scatter_add_(1, top[:, None], -lump[:, None])
-        relative, counts = (edges / maximum[:, None]).float(), counts.float()
         shares = torch.arange(1, self.grid + 1, device=edges.device) / self.grid  # theta / max
+        rows = max(1, TOGETHER // counts.shape[1])  # channels at a time
+        best = [
+            self._best(shares, *parts, T, quantiser)
+            for parts in zip(counts.split(rows), edges.split(rows), maximum.split(rows), lump.split(rows), strict=True)
+        ]
+        return histogram.maximum * torch.cat(best)
+
+    def _best(
+        self, shares: Tensor, counts: Tensor, edges: Tensor, maximum: Tensor, lump: Tensor, T: int, quantiser: Quantiser
+    ) -> Tensor:
+        """The share of the maximum with the least squared error, for some channels."""
+        relative, weights = (edges / maximum[:, None]).float(), counts.float()
         totals = []
         for some in shares.split(max(1, TOGETHER // counts.numel())):
             error = squared_error(relative * (T / some)[:, None, None], T, quantiser)
             theta = some.double()[:, None] * maximum
-            total = torch.linalg.vecdot(counts, error.diff()).double() * (theta / T) ** 3 / width
+            total = torch.linalg.vecdot(weights, error.diff()).double() * (theta / T) ** 3 / edges[:, 1]
             totals.append(total + lump * (maximum - theta).square())
-        best = shares[torch.cat(totals).argmin(0)]
-        return histogram.maximum * best.double()
+        return shares[torch.cat(totals).argmin(0)].double()
 
 
 def squared_error(u: Tensor, T: int, quantiser: Quantiser) -> Tensor:

@@ -77,6 +77,7 @@ class StageView:
     ) -> None:
         self.ann, self.stage, self.T, self.cache = ann, stage, T, cache
         self.counts, self.marks, self.shapes, self.seed = counts, sorted(set(marks)), shapes, seed
+        self.one_size = len({tuple(s[stage.name][1:]) for s in shapes}) == 1
         self.notes: list[str] = []
         self.simulation = Simulation()
 
@@ -151,18 +152,15 @@ class StageView:
         result.saturated += int(torch.count_nonzero(total == self.T))
         result.neurons += total.numel()
         result.slots += total.numel() * self.T
-        most = rows_of(total).amax(0) if self._one_size() else total.movedim(self.channel, 0).flatten(1).amax(1)
+        most = rows_of(total).amax(0) if self.one_size else total.movedim(self.channel, 0).flatten(1).amax(1)
         result.fired = most > 0 if result.fired is None else result.fired | (most > 0)
         return total * (theta / self.T), None if when is None else Train.pack(when, theta)
 
     def _error_sum(self, error: Tensor) -> Tensor:
-        if not self._one_size():
+        if not self.one_size:
             return self._over_positions(error)
         summed = rows_of(error).sum(0).double()  # in the memory order of one image
         return image_of(summed, error).contiguous()
-
-    def _one_size(self) -> bool:
-        return len({tuple(s[self.stage.name][1:]) for s in self.shapes}) == 1
 
     def _over_positions(self, error: Tensor) -> Tensor:
         """[C]: sum over images of the mean over positions, so that every image counts the same."""
@@ -177,7 +175,7 @@ class StageView:
         mark = min(images, total)
         mean = self.simulation.error_sums[mark] / mark
         dtype = self.target(0).dtype
-        if not self._one_size():
+        if not self.one_size:
             if per == "neuron":
                 self.notes.append("images of several sizes: potential per channel instead of per neuron")
             return mean.to(dtype)

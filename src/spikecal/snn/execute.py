@@ -13,7 +13,7 @@ from spikecal.graph.stages import Stage
 from spikecal.snn.functional import fire
 
 Shapes = Mapping[str, Sequence[int]]  # node -> shape of its value; dimension 0, the batch, means nothing
-CALL_FLOATS = 4_000_000  # what one value of one call may hold, all steps together
+CALL_FLOATS = 1_600_000  # what an average value of one call may hold, all steps together
 Memory = dict[str, dict[str, Tensor]]  # node -> what it remembers between calls; stepwise running only
 
 
@@ -37,8 +37,8 @@ def current(
     return local[stage.end.inputs[0]]
 
 
-def emit(end: Node, arriving: Tensor, steps: int, memory: Memory | None = None) -> Tensor:
-    """What a stage passes on: the spikes of its neurons, or at a joint the current itself."""
+def emit(end: Node, arriving: Tensor, steps: int, memory: Memory | None = None, counts: Tensor | None = None) -> Tensor:
+    """What a stage passes on: the spikes of its neurons, added up in `counts`, or at a joint the current itself."""
     op = end.op
     if isinstance(op, Joint):
         return op.over_time([arriving], steps, [arriving.shape[1:]], None)
@@ -46,7 +46,7 @@ def emit(end: Node, arriving: Tensor, steps: int, memory: Memory | None = None) 
     state = {} if memory is None else memory.setdefault(end.name, {})
     theta, bias, start = neurons(op, arriving[0])
     v = state.setdefault("v", start)
-    return fire(arriving, theta, bias, v, steps)
+    return fire(arriving, theta, bias, v, steps, counts)
 
 
 def neurons(op: Spike, like: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
@@ -95,5 +95,6 @@ def largest_value(shapes: Shapes) -> int:
 
 def images_per_call(shapes: Shapes, steps: int) -> int:
     """How many images to run at once: larger batches fall out of the processor's caches and are slower, not faster."""
-    fitting = max(1, CALL_FLOATS // (steps * largest_value(shapes)))
-    return min(1 << fitting.bit_length() - 1, 256)
+    average = sum(prod(shape[1:]) for shape in shapes.values()) / len(shapes)
+    fitting = max(1, int(CALL_FLOATS / (steps * max(1, average))))
+    return min(1 << fitting.bit_length() - 1, 128)

@@ -16,13 +16,18 @@ def if_step(current: Tensor, v: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
     return spikes, v - spikes
 
 
-def fire(current: Tensor, theta: Tensor, bias: Tensor | None, v: Tensor, steps: int) -> Tensor:
+def fire(
+    current: Tensor, theta: Tensor, bias: Tensor | None, v: Tensor, steps: int, counts: Tensor | None = None
+) -> Tensor:
     """`steps` times `if_step`: spikes `[steps, N, ...]` in {0, theta} of a current `[steps or 1, N, ...]`.
 
-    `v` `[N, ...]` is the state: it is overwritten. `theta` and `bias` broadcast against it.
+    `v` `[N, ...]` is the state: it is overwritten. `theta` and `bias` broadcast against it. The number of spikes of
+    each neuron is added to `counts`, where given.
     """
     spikes = _like(v, steps)
     for t, fires in enumerate(firing(current, theta, bias, v, spikes)):
+        if counts is not None:
+            counts.add_(fires)
         fires.mul_(theta)
         v.sub_(spikes[t])
     return spikes

@@ -71,11 +71,12 @@ class SpikingNetwork(nn.Module):
         results = {name: reduce(values[name], self.T) for name in wanted & values.keys()}
         for stage, freed in zip(self.stages, self._freed, strict=True):
             arriving = current(stage, values, self.T, shapes)
-            values[stage.name] = emit(stage.end, arriving, self.T)
+            count = torch.zeros_like(arriving[0]) if counts is not None and stage.spiking else None
+            values[stage.name] = emit(stage.end, arriving, self.T, counts=count)
             if stage.name in wanted:
                 results[stage.name] = self._read(stage.end, arriving, values[stage.name], reduce)
-            if counts is not None and stage.spiking:
-                counts.setdefault(stage.name, []).append((values[stage.name] != 0).sum(0, dtype=torch.int32))
+            if counts is not None and count is not None:
+                counts.setdefault(stage.name, []).append(count.int())
             for name in freed:
                 del values[name]
         return results
