@@ -204,6 +204,7 @@ def _sweep(
             cache=cache,
             workdir=settings.workdir,
             seed=settings.seed,
+            grouping=settings.micro_batch is None,
             progress=settings.progress,
         ).run()
     finally:

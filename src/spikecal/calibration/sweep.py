@@ -18,7 +18,7 @@ from spikecal.graph.graph import Graph
 from spikecal.graph.ops import Spike, along, frozen
 from spikecal.graph.stages import Stage, partition
 from spikecal.pipeline import Pipeline
-from spikecal.snn.execute import Shapes, current, last_uses
+from spikecal.snn.execute import Shapes, current, images_per_call, last_uses
 from spikecal.snn.network import SpikingNetwork, channels_last
 
 
@@ -104,6 +104,7 @@ class Sweep:
     cache: Cache
     workdir: Workdir | None
     seed: int
+    grouping: bool  # whether small stages may run several micro-batches at once
     progress: Progress
 
     def run(self) -> list[StageRecord]:
@@ -139,7 +140,10 @@ class Sweep:
     def _calibrate(self, ann: Stage, stage: Stage, number: int) -> StageRecord:
         started = time.perf_counter()
         counts = [len(batch[0]) for batch in self.batches]
-        view = StageView(ann, stage, self.network.T, self.cache, counts, self.marks, self.shapes, self.seed + number)
+        own = {node.name: self.shapes[0][node.name] for node in stage.nodes}
+        together = images_per_call(own, self.network.T) if self.grouping else 1
+        seed = self.seed + number
+        view = StageView(ann, stage, self.network.T, self.cache, counts, self.marks, self.shapes, seed, together)
         applicable = [c for c in self.calibrators if c.applies(stage)]
         view.prepare()
         errors = [("before", view.simulate(keep=not applicable).error)]

@@ -1,6 +1,6 @@
 """What a calibrator sees of one stage: its parameters, its ANN targets, and how it runs as it is now."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikecal.calibration.cache import Cache, Train, Value, over_time, standard
+from spikecal.calibration.cache import Cache, Train, over_time, standard
 from spikecal.graph.ops import Spike
 from spikecal.graph.stages import Stage
 from spikecal.snn.execute import Shapes, current, emit, neurons
@@ -62,7 +62,11 @@ class Samples:
 
 
 class StageView:
-    """One stage of the network over the micro-batches of a sweep. `ann` is the same stage before any change."""
+    """One stage of the network over the micro-batches of a sweep. `ann` is the same stage before any change.
+
+    Micro-batches are as large as the whole network's values allow. Where a stage's own are smaller, one call runs
+    several of them, up to `together` images: small calls waste the processor.
+    """
 
     def __init__(
         self,
@@ -74,10 +78,12 @@ class StageView:
         marks: Iterable[int],
         shapes: Sequence[Shapes],
         seed: int,
+        together: int = 1,
     ) -> None:
         self.ann, self.stage, self.T, self.cache = ann, stage, T, cache
         self.counts, self.marks, self.shapes, self.seed = counts, sorted(set(marks)), shapes, seed
         self.one_size = len({tuple(s[stage.name][1:]) for s in shapes}) == 1
+        self.calls = list(calls(counts, self.marks, shapes, together))
         self.notes: list[str] = []
         self.simulation = Simulation()
 
@@ -88,27 +94,36 @@ class StageView:
 
     # -- values ------------------------------------------------------------------------------------------------
 
-    def target(self, batch: int) -> Tensor:
+    def value(self, name: str, call: range, what: str) -> Tensor:
+        """The value of a boundary for the micro-batches of one call: "ann" `[N, ...]` or "snn" `[T or 1, N, ...]`."""
+        return joined([over_time(self.cache.get((name, batch, what))) for batch in call], what == "ann")
+
+    def target(self, call: range) -> Tensor:
         """The ANN's value `[N, ...]` at the end of the stage."""
-        return over_time(self.cache.get((self.stage.name, batch, "ann")))
+        return self.value(self.stage.name, call, "ann")
+
+    def _split(self, call: range, value: Tensor, dim: int) -> Iterator[tuple[int, Tensor]]:
+        parts = value.split([self.counts[batch] for batch in call], dim)
+        return zip(call, parts, strict=True)
 
     @torch.no_grad()
     def prepare(self) -> None:
         """Run the ANN's stage: it gives the targets."""
-        for batch in range(len(self.counts)):
-            values = {n: over_time(self.cache.get((n, batch, "ann"))).unsqueeze(0) for n in self.ann.inputs}
-            arriving = current(self.ann, values, 1, self.shapes[batch])[0]
-            end = self.ann.end.op
+        end = self.ann.end.op
+        for call in self.calls:
+            values = {n: self.value(n, call, "ann").unsqueeze(0) for n in self.ann.inputs}
+            arriving = current(self.ann, values, 1, self.shapes[call.start])[0]
             value = end(arriving) if isinstance(end, Spike) else arriving
-            self.cache.put((self.stage.name, batch, "ann"), standard(value.unsqueeze(0))[0])
+            for batch, part in self._split(call, value, 0):
+                self.cache.put((self.stage.name, batch, "ann"), standard(part.unsqueeze(0))[0])
 
-    def current(self, batch: int) -> Tensor:
+    def current(self, call: range) -> Tensor:
         """What arrives at the neurons with the stage's present weights, `[T or 1, N, ...]`."""
-        key = (self.stage.name, batch, "current")
+        key = (self.stage.name, call.start, "current")
         held = self.cache.find(key)
         if held is None:
-            values = {n: over_time(self.cache.get((n, batch, "snn"))) for n in self.stage.inputs}
-            held = current(self.stage, values, self.T, self.shapes[batch])
+            values = {n: self.value(n, call, "snn") for n in self.stage.inputs}
+            held = current(self.stage, values, self.T, self.shapes[call.start])
             self.cache.put(key, held)
         return over_time(held)
 
@@ -123,38 +138,40 @@ class StageView:
         """Run the stage over all images as it is now; `keep` puts what it emits into the cache for later stages."""
         result = Simulation()
         first = 0
-        for batch, images in enumerate(self.counts):
-            mean, emitted = self._run(batch, keep, result)
-            error = self.target(batch) - mean
+        for call in self.calls:
+            mean, target = self._run(call, keep, result), self.target(call)
+            error = target - mean
             result.squared_error += _squared(error)
-            result.squared_target += _squared(self.target(batch))
+            result.squared_target += _squared(target)
+            first += len(error)
             for mark in self.marks:
-                if first + images <= mark:
+                if first <= mark:
                     total = self._error_sum(error)
                     known = result.error_sums.get(mark)
                     result.error_sums[mark] = total if known is None else known + total
-            if emitted is not None:
-                self.cache.put((self.stage.name, batch, "snn"), emitted)
-            first += images
         self.simulation = result
         return result
 
-    def _run(self, batch: int, keep: bool, result: Simulation) -> tuple[Tensor, Value | None]:
-        """One micro-batch: the mean output, and what is passed on."""
-        arriving, end = self.current(batch), self.stage.end
+    def _run(self, call: range, keep: bool, result: Simulation) -> Tensor:
+        """One call: the mean output. What is passed on goes into the cache, where `keep`."""
+        arriving, end = self.current(call), self.stage.end
         op = end.op
         if not isinstance(op, Spike):
             emitted = emit(end, arriving, self.T)
-            return emitted.mean(0), standard(emitted) if keep else None
+            for batch, part in self._split(call, emitted, 1) if keep else ():
+                self.cache.put((self.stage.name, batch, "snn"), standard(part))
+            return emitted.mean(0)
         theta, bias, v = neurons(op, arriving[0])
         total, when = count(arriving, theta, bias, v, self.T, keep)
+        for batch, part in self._split(call, when, 1) if when is not None else ():
+            self.cache.put((self.stage.name, batch, "snn"), Train.pack(part, theta))
         result.spikes += int(total.sum(dtype=torch.float64))
         result.saturated += int(torch.count_nonzero(total == self.T))
         result.neurons += total.numel()
         result.slots += total.numel() * self.T
         most = rows_of(total).amax(0) if self.one_size else total.movedim(self.channel, 0).flatten(1).amax(1)
         result.fired = most > 0 if result.fired is None else result.fired | (most > 0)
-        return total * (theta / self.T), None if when is None else Train.pack(when, theta)
+        return total * (theta / self.T)
 
     def _error_sum(self, error: Tensor) -> Tensor:
         if not self.one_size:
@@ -174,7 +191,7 @@ class StageView:
         total = sum(self.counts)
         mark = min(images, total)
         mean = self.simulation.error_sums[mark] / mark
-        dtype = self.target(0).dtype
+        dtype = self.target(self.calls[0]).dtype
         if not self.one_size:
             if per == "neuron":
                 self.notes.append("images of several sizes: potential per channel instead of per neuron")
@@ -191,13 +208,14 @@ class StageView:
         self.cache.make_room(2 * 4 * one_image * min(images, sum(self.counts)))  # while the parts are put together
         groups: dict[Any, list[Sample]] = {}
         first = 0
-        for batch, number in enumerate(self.counts):
+        for call in self.calls:
             if first >= images:
                 break
-            means = {n: over_time(self.cache.get((n, batch, "snn"))).mean(0) for n in self.stage.inputs}
+            means = {n: self.value(n, call, "snn").mean(0) for n in self.stage.inputs}
             key = tuple(tuple(mean.shape[1:]) for mean in means.values())
-            groups.setdefault(key, []).append(Sample(means, self.target(batch), self.shapes[batch]))
-            first += number
+            sample = Sample(means, self.target(call), self.shapes[call.start])
+            groups.setdefault(key, []).append(sample)
+            first += len(sample.target)
         merged = [
             Sample(
                 {name: torch.cat([part.inputs[name] for part in parts]) for name in self.stage.inputs},
@@ -207,6 +225,34 @@ class StageView:
             for parts in groups.values()
         ]
         return Samples(merged, torch.Generator().manual_seed(self.seed))
+
+
+def calls(counts: Sequence[int], marks: Sequence[int], shapes: Sequence[Shapes], together: int) -> Iterator[range]:
+    """Neighbouring micro-batches of one image size, up to `together` images, none on both sides of a mark."""
+    start = first = images = 0
+    for batch, size in enumerate(counts):
+        crosses = any(first < mark <= first + images for mark in marks)
+        if batch > start and (crosses or images + size > together or shapes[batch] is not shapes[start]):
+            yield range(start, batch)
+            start, first, images = batch, first + images, 0
+        images += size
+    yield range(start, len(counts))
+
+
+def joined(values: Sequence[Tensor], images_first: bool) -> Tensor:
+    """Values of neighbouring micro-batches as one, in the layout that all boundaries have."""
+    if len(values) == 1:
+        return values[0]
+    if images_first:
+        return torch.cat(list(values))
+    time, _, *rest = values[0].shape
+    images = sum(value.shape[1] for value in values)
+    layout = torch.channels_last if len(rest) == 3 else torch.contiguous_format
+    whole = torch.empty(time * images, *rest, dtype=values[0].dtype, device=values[0].device, memory_format=layout)
+    whole = whole.unflatten(0, (time, images))
+    for part, value in zip(whole.split([value.shape[1] for value in values], 1), values, strict=True):
+        part.copy_(value)
+    return whole
 
 
 def rows_of(values: Tensor) -> Tensor:

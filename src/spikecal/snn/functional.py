@@ -47,7 +47,7 @@ def count(
         total.add_(fires)
         if when is not None:
             when[t].copy_(fires)
-        v.sub_(fires.mul_(theta))
+        v.addcmul_(fires, theta, value=-1)
     return total, when
 
 
