@@ -11,7 +11,7 @@ demo: $(STAMP)
 	$(BIN)/spikecal demo
 
 test: lint types $(STAMP)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto  # small tensors: a process a core, not a thread a core
 
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .
