@@ -241,7 +241,7 @@ def test_evaluate_counts_right_answers_after_every_step() -> None:
 
 
 def test_a_list_of_batches_is_read_whole_and_a_list_of_images_too() -> None:
-    model, x, y = residual(), images(16), torch.arange(16)
+    model, x, y = residual(), images(16), torch.arange(16) % 5
     whole = spikecal.convert(model, x, T=4).snn
     batched = spikecal.convert(model, [x[:5], x[5:]], T=4).snn
     labelled = spikecal.convert(model, [(x[:5], y[:5]), (x[5:], y[5:])], T=4).snn
@@ -284,3 +284,33 @@ def test_weights_are_calibrated_inside_no_grad() -> None:
     pipeline = Pipeline(sweeps=((spikecal.Weights(iterations=3),),))
     with torch.no_grad():
         spikecal.convert(residual(), images(8), T=4, pipeline=pipeline)
+
+
+def test_a_network_without_parameters_converts() -> None:
+    x = images(4)
+    snn = spikecal.convert(nn.Sequential(nn.AvgPool2d(2), nn.ReLU(), nn.AvgPool2d(2)), x, T=64, pipeline="maxact").snn
+    expected = torch.nn.functional.avg_pool2d(torch.nn.functional.avg_pool2d(x, 2).relu(), 2)
+    assert torch.allclose(snn(x), expected, atol=0.05)
+
+
+def test_what_is_not_a_module_is_refused() -> None:
+    for model in (lambda x: x, torch.nn.functional.relu, 3):
+        with pytest.raises(ConversionError, match="not a torch.nn.Module"):
+            spikecal.convert(model, images(4), T=4)  # type: ignore[arg-type]
+
+
+def test_bad_inputs_at_run_time_are_data_errors() -> None:
+    snn, x = spikecal.convert(residual(), images(8), T=4).snn, images(4)
+    for bad, words in ((x * float("nan"), "NaN"), (x[:, :2], "cannot run"), (x.long(), "floats"), (x[0], "cannot run")):
+        with pytest.raises(DataError, match=words):
+            snn(bad)
+    snn.step(x)
+    with pytest.raises(DataError, match="reset"):
+        snn.step(x[:2])
+    assert snn(x.half()).dtype == torch.float32
+
+
+def test_labels_beyond_the_classes_are_refused() -> None:
+    snn = spikecal.convert(residual(), images(8), T=4).snn
+    with pytest.raises(DataError, match="5 classes"):
+        spikecal.evaluate(snn, (images(4), torch.tensor([0, 1, 9, 2])))

@@ -101,6 +101,12 @@ def convert(
     stay analog at the end of the network. `workdir`: where a killed conversion goes on from. `memory`: bytes to use
     before going to disk, by default half of what is free. `micro_batch`: images a kernel call.
     """
+    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
+        raise ConversionError(
+            type(model).__name__, "not a torch.nn.Module with Python code", "convert the module it was made from"
+        )
+    if isinstance(keep, str):
+        keep = [keep]
     pipeline, steps, progress = resolve(pipeline), _steps(T), progress or Silent()
     device, dtype = _home(model)
     chosen = [
@@ -128,7 +134,7 @@ def convert(
     for t in steps:
         started = time.perf_counter()
         networks[t] = SpikingNetwork(graph.clone(), t)
-        set_thresholds(networks[t], histograms, pipeline)
+        set_thresholds(networks[t], histograms, pipeline, dtype)
         # Without calibrators one sweep is still run: it is what the records are made of.
         for index, calibrators in enumerate(pipeline.sweeps or ((),)):
             records += _sweep(graph, networks[t], calibrators, index, chosen, settings, per_image)

@@ -34,6 +34,9 @@ def evaluate(snn: SpikingNetwork, data: Any, progress: Progress | None = None) -
         run = snn.run(x.to(home.device, home.dtype))
         if not isinstance(run.outputs, Tensor) or run.outputs.ndim != 3:
             raise DataError("accuracy needs a network with one output of classes; use run() for other networks")
+        classes = run.outputs.shape[-1]
+        if (labels >= classes).any():
+            raise DataError(f"there is a label {int(labels.max())}, and the network has {classes} classes")
         right += (run.outputs.argmax(-1).cpu() == labels.cpu()).sum(1)
         images += len(x)
         for name, counts in run.spikes.items():

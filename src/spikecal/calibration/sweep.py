@@ -74,15 +74,15 @@ def observe(
     return found
 
 
-def set_thresholds(network: SpikingNetwork, histograms: dict[str, Histogram], pipeline: Pipeline) -> None:
+def set_thresholds(
+    network: SpikingNetwork, histograms: dict[str, Histogram], pipeline: Pipeline, dtype: torch.dtype
+) -> None:
     """Give every neuron its threshold and the half step of rounding."""
     for stage in network.stages:
         op = stage.end.op
         if not isinstance(op, Spike):
             continue
-        like = next(p for p in network.parameters() if p.is_floating_point())
-        theta = pipeline.threshold.solve(histograms[stage.name], network.T, pipeline.quantiser)
-        theta = theta.to(like.device, like.dtype)
+        theta = pipeline.threshold.solve(histograms[stage.name], network.T, pipeline.quantiser).to(dtype)
         if op.clip is not None:
             theta = theta.clamp(max=op.clip)
         op.theta = frozen(theta)

@@ -67,11 +67,15 @@ def _check_model(
 
     pipeline = resolve(name)
     network, card = build_model(model)
+    if input_size is not None and min(input_size) < 1:
+        raise ConfigError(f"--size is a height and a width in pixels, not {input_size[0]} and {input_size[1]}")
     height, width = input_size or card.size or (0, 0)
     if min(height, width) < 1:
         raise ConfigError(f"{model} does not say its input size: give --size H W")
     generator = torch.Generator().manual_seed(0)
-    images = torch.randn((TIMED, card.channels, height, width), generator=generator)
+    # Without a card the first layer that says how many channels it takes decides.
+    first: Any = next((m.in_channels for m in network.modules() if hasattr(m, "in_channels")), 3)
+    images = torch.randn((TIMED, card.channels or first, height, width), generator=generator)
     try:
         graph = with_joints(lower(network, (images[:2],), keep))
     except ConversionError as error:

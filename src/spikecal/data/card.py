@@ -38,8 +38,9 @@ class Card:
             raise ConfigError(f"{self.name}: size must be a height and a width, not {self.size}")
 
     @property
-    def channels(self) -> int:
-        return 3 if self.mean is None else len(self.mean)
+    def channels(self) -> int | None:
+        """How many channels images must have; None where the card does not say, and images are taken as they are."""
+        return None if self.mean is None else len(self.mean)
 
     def to_dict(self) -> dict[str, Any]:
         """The part of the card that a converted network needs: plain JSON values."""

@@ -36,7 +36,7 @@ def call(spec: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call the user's function; what it raises becomes one line that says where."""
     try:
         return function(*arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{spec} raised {type(error).__name__}: {first_line(error)}") from error
 
 
@@ -56,7 +56,7 @@ def _from_file(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.resolve().parent))  # the file may import its neighbours
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{path} cannot be imported: {type(error).__name__}: {first_line(error)}") from error
     finally:
         sys.path.pop(0)
@@ -69,7 +69,7 @@ def _from_package(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise ConfigError(f"module {name} is not there ({error}): install it or give a file.py:name") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"module {name} cannot be imported: {type(error).__name__}: {first_line(error)}") from error
     finally:
         sys.path.pop(0)

@@ -57,7 +57,7 @@ def prepare(images: Tensor, card: Card, name: str) -> Tensor:
     pixels = images.float() / 255 if images.dtype == torch.uint8 else images.float()
     if pixels.shape[1] == 1 and card.channels == 3:
         pixels = pixels.expand(-1, 3, -1, -1)
-    if pixels.shape[1] != card.channels:
+    if card.channels is not None and pixels.shape[1] != card.channels:
         raise DataError(f"{name}: images have {pixels.shape[1]} channels, {card.name} takes {card.channels}")
     if card.size is not None:
         pixels = _fit(pixels, card.size, card.crop)

@@ -187,7 +187,9 @@ def _from_npz(spec: str, path: Path, split: str) -> Data:
             images = arrays[pair[0]]
             labels = arrays.get(pair[1])
     except (OSError, ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{spec}: {path} cannot be read: {first_line(error)}") from error
+        damaged = not zipfile.is_zipfile(path)
+        reason = "it is not an npz file" if damaged and path.is_file() else first_line(error)
+        raise DataError(f"{spec}: {path} cannot be read: {reason}") from error
     return _from_arrays(spec, images, labels)
 
 

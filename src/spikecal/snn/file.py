@@ -303,7 +303,7 @@ def load(path: str | Path, T: int | None = None, head: nn.Module | None = None) 
     if T is None:
         T = steps[-1]
     if T not in steps:
-        raise FileError(f"{path} has no network for T={T}; it has T={', '.join(map(str, steps))}")
+        raise FileError(f"{path} has no network for T={T!r}; it has T={', '.join(map(str, steps))}")
     if reader.spec["head"] and head is None:
         raise FileError(f"{path} holds a spiking body without its analog head: load it with head=module")
     if head is not None and not reader.spec["head"]:

@@ -45,14 +45,14 @@ class SpikingNetwork(nn.Module):
 
     @torch.no_grad()
     def forward(self, *inputs: Tensor) -> Any:
-        parts = [self._simulate(batch, mean, None) for batch in self._batches(inputs)]
+        parts = [self._simulate(batch, mean, None) for batch in self._batches(self._checked(inputs))]
         return self._finish({name: torch.cat([p[name] for p in parts]) for name in parts[0]})
 
     @torch.no_grad()
     def run(self, *inputs: Tensor) -> Run:
         """All T steps, with the output after each of them and the spike counts of every layer."""
         counts: dict[str, list[Tensor]] = {}
-        parts = [self._simulate(batch, running_mean, counts) for batch in self._batches(inputs)]
+        parts = [self._simulate(batch, running_mean, counts) for batch in self._batches(self._checked(inputs))]
         outputs = {name: torch.cat([p[name] for p in parts], 1) for name in parts[0]}
         spikes = {name: torch.cat(count) for name, count in counts.items()}
         if self.head is None:
@@ -95,10 +95,16 @@ class SpikingNetwork(nn.Module):
         self._memory: Memory = {}
         self._sums: dict[str, Tensor] = {}
         self._step = 0
+        self._step_shapes: list[torch.Size] = []
 
     @torch.no_grad()
     def step(self, *inputs: Tensor) -> Any:
         """One step in constant memory; returns the output so far, the mean over the steps since `reset`."""
+        inputs = self._checked(inputs)
+        shapes_now = [x.shape for x in inputs]
+        if self._step and self._step_shapes != shapes_now:
+            raise DataError("a step's inputs have another shape than those before: call reset() first")
+        self._step_shapes = shapes_now
         shapes, values = self._shapes_for(inputs), self._inputs(inputs)
         self._step += 1
         wanted = set(self.graph.outputs())
@@ -126,13 +132,26 @@ class SpikingNetwork(nn.Module):
         return list(zip(*(x.split(size) for x in inputs), strict=True))
 
     def _shapes_for(self, inputs: tuple[Tensor, ...]) -> dict[str, torch.Size]:
+        key = tuple(x.shape[1:] for x in inputs)
+        if key not in self._shapes:
+            try:
+                self._shapes[key] = shapes_of(self.graph, inputs)
+            except (RuntimeError, ValueError, IndexError) as error:
+                shapes = ", ".join(str(list(x.shape)) for x in inputs)
+                raise DataError(f"the network cannot run on inputs of shape {shapes}: {error}") from error
+        return self._shapes[key]
+
+    def _checked(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The inputs in the network's precision, or an error that says what is wrong with them."""
         expected = len(self.graph.inputs())
         if len(inputs) != expected:
             raise DataError(f"the network takes {expected} inputs, not {len(inputs)}")
-        key = tuple(x.shape[1:] for x in inputs)
-        if key not in self._shapes:
-            self._shapes[key] = shapes_of(self.graph, inputs)
-        return self._shapes[key]
+        if not all(isinstance(x, Tensor) and x.is_floating_point() for x in inputs):
+            raise DataError("the network takes tensors of floats, normalised as in training")
+        if not all(bool(torch.isfinite(x).all()) for x in inputs):
+            raise DataError("an input has NaN or infinite values")
+        dtype = next((p.dtype for p in self.parameters() if p.is_floating_point()), inputs[0].dtype)
+        return tuple(x.to(dtype) for x in inputs)
 
     def save(self, path: str | Path) -> None:
         """Write this network alone; `Result.save` writes all T of a conversion into one file."""
