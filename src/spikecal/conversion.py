@@ -27,7 +27,7 @@ from spikecal.memory import free_memory
 from spikecal.pipeline import LCP, Pipeline, resolve
 from spikecal.snn.execute import Shapes, images_per_call, largest_value, shapes_of
 from spikecal.snn.file import write, write_text
-from spikecal.snn.network import SpikingNetwork
+from spikecal.snn.network import SpikingNetwork, weights_channels_last
 
 WORKING_VALUES = 8  # values of one kernel call that are alive at once, besides what is cached
 MEASURED = 128  # images of a sweep that only measures
@@ -115,6 +115,7 @@ def convert(
     ]
     started = time.perf_counter()
     graph = with_joints(lower(model, _example(chosen), keep))
+    weights_channels_last(graph)
     for name, shape in shapes_of(graph, chosen[0]).items():
         if isinstance(graph.nodes[name].op, Spike):
             graph.nodes[name].op.ndim = len(shape)  # type: ignore[assignment]

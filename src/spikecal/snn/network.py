@@ -36,9 +36,7 @@ class SpikingNetwork(nn.Module):
         self.info: dict[str, Any] = {}
         self._freed = last_uses(self.stages)
         self._shapes: dict[tuple[torch.Size, ...], dict[str, torch.Size]] = {}
-        for node in graph.nodes.values():
-            if isinstance(node.op, Conv) and node.op.weight.ndim == 4:
-                node.op.weight.data = node.op.weight.data.contiguous(memory_format=torch.channels_last)
+        weights_channels_last(graph)
         self.reset()
 
     # -- layerwise ---------------------------------------------------------------------------------------------
@@ -201,6 +199,13 @@ def _make_unit(graph: Graph, node: Node, is_output: bool) -> Tensor:
 
 def channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x.contiguous()
+
+
+def weights_channels_last(graph: Graph) -> None:
+    """Lay out convolutions for channels-last images; done before a graph is cloned, all clones share the memory."""
+    for node in graph.nodes.values():
+        if isinstance(node.op, Conv):
+            node.op.weight.data = channels_last(node.op.weight.data)
 
 
 def mean(current: Tensor, T: int) -> Tensor:
