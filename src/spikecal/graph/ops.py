@@ -112,12 +112,7 @@ class Conv(Op):
     bias: nn.Parameter | None
 
     def validate(self) -> None:
-        dims = self.weight.ndim - 2 if self.weight is not None else 0
-        _require(dims in (1, 2, 3), "a convolution's weight must have 3 to 5 dimensions")
-        _require(_integers(self.stride, 1, [dims]), "a convolution's stride must be positive")
-        _require(_integers(self.padding, 0, [dims]), "a convolution's padding must not be negative")
-        _require(_integers(self.dilation, 1, [dims]), "a convolution's dilation must be positive")
-        _require(type(self.groups) is int and self.groups >= 1, "a convolution's groups must be positive")
+        _check_convolution(self)
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
         function = (F.conv1d, F.conv2d, F.conv3d)[self.weight.ndim - 3]
@@ -149,19 +144,24 @@ class ConvTranspose(Op):
     bias: nn.Parameter | None
 
     def validate(self) -> None:
-        dims = self.weight.ndim - 2 if self.weight is not None else 0
-        _require(dims in (1, 2, 3), "a transposed convolution's weight must have 3 to 5 dimensions")
-        _require(_integers(self.stride, 1, [dims]), "a transposed convolution's stride must be positive")
-        _require(_integers(self.padding, 0, [dims]), "a transposed convolution's padding must not be negative")
+        _check_convolution(self)
+        dims = self.weight.ndim - 2
         _require(_integers(self.output_padding, 0, [dims]), "output_padding must not be negative")
-        _require(_integers(self.dilation, 1, [dims]), "a transposed convolution's dilation must be positive")
-        _require(type(self.groups) is int and self.groups >= 1, "groups must be positive")
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
         function = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[self.weight.ndim - 3]
         return function(
             x, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
         )
+
+
+def _check_convolution(op: Conv | ConvTranspose) -> None:
+    dims = op.weight.ndim - 2 if op.weight is not None else 0
+    _require(dims in (1, 2, 3), "a convolution's weight must have 3 to 5 dimensions")
+    _require(_integers(op.stride, 1, [dims]), "a convolution's stride must be positive")
+    _require(_integers(op.padding, 0, [dims]), "a convolution's padding must not be negative")
+    _require(_integers(op.dilation, 1, [dims]), "a convolution's dilation must be positive")
+    _require(type(op.groups) is int and op.groups >= 1, "a convolution's groups must be positive")
 
 
 class Linear(Op):
