@@ -21,7 +21,6 @@ from spikecal.calibration.workdir import Workdir, fingerprint
 from spikecal.errors import ConfigError, ConversionError
 from spikecal.graph.graph import Graph, describe
 from spikecal.graph.lower import lower
-from spikecal.graph.ops import Spike
 from spikecal.graph.stages import with_joints
 from spikecal.memory import free_memory
 from spikecal.pipeline import LCP, Pipeline, resolve
@@ -116,9 +115,6 @@ def convert(
     started = time.perf_counter()
     graph = with_joints(lower(model, _example(chosen), keep))
     weights_channels_last(graph)
-    for name, shape in shapes_of(graph, chosen[0]).items():
-        if isinstance(graph.nodes[name].op, Spike):
-            graph.nodes[name].op.ndim = len(shape)  # type: ignore[assignment]
     seconds = {"lower": time.perf_counter() - started}
     settings = Settings(pipeline, seed, micro_batch, free_memory() // 2 if memory is None else memory, progress)
     if workdir is not None:

@@ -94,8 +94,8 @@ class Weights(Calibrator):
         super().__post_init__()
         if self.iterations < 1 or self.batch < 1:
             raise ConfigError("weights calibration needs at least one iteration of at least one image")
-        if not self.lr > 0 or not 0 <= self.momentum < 1:
-            raise ConfigError(f"a learning rate is positive and momentum in [0, 1), not {self.lr} and {self.momentum}")
+        if not self.lr > 0:
+            raise ConfigError(f"a learning rate is positive, not {self.lr}")
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"momentum is in [0, 1), not {self.momentum}")
         if self.optimiser not in ("sgd", "adam"):
