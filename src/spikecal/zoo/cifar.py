@@ -1,24 +1,30 @@
-"""CIFAR networks of the paper: residual networks and VGG-16, for 32x32 images."""
+"""CIFAR networks of the paper: residual networks and VGG-16, for 32x32 images, with and without BN."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
+DROPOUT = 0.25  # in networks without BN
+
+
+def norm(channels: int, bn: bool) -> nn.Module:
+    return nn.BatchNorm2d(channels) if bn else nn.Identity()
+
 
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions and a skip; the skip is a 1x1 convolution where the shape changes."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, bn: bool = True) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=not bn)
+        self.bn1 = norm(outputs, bn)
         self.relu1 = nn.ReLU()
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=not bn)
+        self.bn2 = norm(outputs, bn)
         self.skip: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.skip = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+            self.skip = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=not bn), norm(outputs, bn))
         self.relu2 = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -29,42 +35,57 @@ class BasicBlock(nn.Module):
 class ResNet(nn.Module):
     """He et al.'s CIFAR residual network: depth = 6 * blocks + 2."""
 
-    def __init__(self, blocks: int, widths: Sequence[int] = (16, 32, 64), classes: int = 10) -> None:
+    def __init__(
+        self, blocks: int, widths: Sequence[int] = (16, 32, 64), classes: int = 10, *, bn: bool = True
+    ) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(3, widths[0], 3, 1, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(widths[0])
+        self.conv1 = nn.Conv2d(3, widths[0], 3, 1, 1, bias=not bn)
+        self.bn1 = norm(widths[0], bn)
         self.relu1 = nn.ReLU()
         layers: list[nn.Module] = []
         inputs = widths[0]
         for group, width in enumerate(widths):
             for block in range(blocks):
-                layers.append(BasicBlock(inputs, width, 2 if group > 0 and block == 0 else 1))
+                layers.append(BasicBlock(inputs, width, 2 if group > 0 and block == 0 else 1, bn))
                 inputs = width
         self.blocks = nn.Sequential(*layers)
         self.pool = nn.AdaptiveAvgPool2d(1)
+        self.dropout = nn.Identity() if bn else nn.Dropout(DROPOUT)
         self.fc = nn.Linear(inputs, classes)
         initialise(self)
+        if not bn:
+            self._quiet_branches()
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.blocks(self.relu1(self.bn1(self.conv1(x))))
-        return self.fc(torch.flatten(self.pool(x), 1))
+        return self.fc(self.dropout(torch.flatten(self.pool(x), 1)))
+
+    @torch.no_grad()
+    def _quiet_branches(self) -> None:
+        """Without BN every block would double the variance: start each branch with its share of the sum instead."""
+        for block in self.blocks:
+            block.conv2.weight.mul_(len(self.blocks) ** -0.5)  # type: ignore[union-attr, operator]
 
 
 class VGG16(nn.Module):
-    """VGG-16 for 32x32 images: thirteen 3x3 convolutions with BN, average pooling, one linear layer."""
+    """VGG-16 for 32x32 images: thirteen 3x3 convolutions, average pooling, one linear layer."""
 
     PLAN = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)
 
-    def __init__(self, width: float = 1.0, classes: int = 10) -> None:
+    def __init__(self, width: float = 1.0, classes: int = 10, *, bn: bool = True) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         inputs = 3
         for outputs in self.PLAN:
             if outputs == 0:
-                layers.append(nn.AvgPool2d(2))
+                layers += [nn.AvgPool2d(2)] if bn else [nn.AvgPool2d(2), nn.Dropout(DROPOUT)]
                 continue
             outputs = int(outputs * width)
-            layers += [nn.Conv2d(inputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+            layers += [
+                nn.Conv2d(inputs, outputs, 3, 1, 1, bias=not bn),
+                *([nn.BatchNorm2d(outputs)] if bn else []),
+                nn.ReLU(),
+            ]
             inputs = outputs
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Linear(inputs, classes)
@@ -79,3 +100,5 @@ def initialise(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)

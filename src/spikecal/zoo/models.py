@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from spikecal import vision
 from spikecal.data import cifar10
 from spikecal.data.card import Card
 from spikecal.data.factory import call, first_line, is_factory, load_factory
@@ -43,13 +44,28 @@ def _cifar(name: str, about: str, make: Callable[[], nn.Module], weights: str | 
     return Entry(about=about, make=make, card=card)
 
 
-ZOO: dict[str, Entry] = {
-    "resnet20": _cifar("resnet20", "residual, 16-32-64 channels", partial(ResNet, 3), "resnet20.safetensors"),
-    "resnet32": _cifar("resnet32", "residual, 16-32-64 channels", partial(ResNet, 5)),
-    "resnet44": _cifar("resnet44", "residual, 16-32-64 channels", partial(ResNet, 7)),
-    "resnet56": _cifar("resnet56", "residual, 16-32-64 channels", partial(ResNet, 9)),
-    "vgg16": _cifar("vgg16", "thirteen convolutions, average pooling", VGG16),
-}
+def _cifar_zoo() -> dict[str, Entry]:
+    """Every CIFAR network with and without BN."""
+    narrow, wide = (16, 32, 64), (64, 128, 256)
+    plans: dict[str, tuple[str, Callable[..., nn.Module]]] = {
+        "resnet20": ("residual, 16-32-64 channels", partial(ResNet, 3, narrow)),
+        "resnet20-wide": ("residual, 64-128-256 channels, as in the paper", partial(ResNet, 3, wide)),
+        "resnet32": ("residual, 16-32-64 channels", partial(ResNet, 5, narrow)),
+        "resnet44": ("residual, 16-32-64 channels", partial(ResNet, 7, narrow)),
+        "resnet56": ("residual, 16-32-64 channels", partial(ResNet, 9, narrow)),
+        "vgg16": ("thirteen convolutions, average pooling", VGG16),
+        "vgg16-half": ("the same with half the channels", partial(VGG16, 0.5)),
+    }
+    zoo = {}
+    for name, (about, make) in plans.items():
+        zoo[name] = _cifar(name, about, make, EMBEDDED.get(name))
+        plain = f"{name}-nobn"
+        zoo[plain] = _cifar(plain, f"{about}; no BN", partial(make, bn=False), EMBEDDED.get(plain))
+    return zoo
+
+
+EMBEDDED = {"resnet20": "resnet20.safetensors"}  # the trained weights this package carries
+ZOO: dict[str, Entry] = _cifar_zoo()
 
 
 def load_model(spec: str, weights: Path | None = None) -> tuple[nn.Module, Card]:
@@ -138,6 +154,7 @@ def _imagenet(spec: str, side: int) -> Card:
 
 def _package(module: str, spec: str) -> ModuleType:
     package = module.partition(".")[0]
+    vision.prepare()
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
