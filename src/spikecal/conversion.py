@@ -24,7 +24,7 @@ from spikecal.graph.lower import lower
 from spikecal.graph.stages import with_joints
 from spikecal.memory import free_memory
 from spikecal.pipeline import LCP, Pipeline, resolve
-from spikecal.snn.execute import Shapes, images_per_call, largest_value, shapes_of
+from spikecal.snn.execute import CALL_FLOATS, Shapes, images_per_call, largest_value, shapes_of
 from spikecal.snn.file import write, write_text
 from spikecal.snn.network import SpikingNetwork, weights_channels_last
 
@@ -188,7 +188,7 @@ def _sweep(
     marks = sorted({min(c.images, len(used)) for c in calibrators})
     shapes = shapes_of(graph, used[0])
     size = settings.micro_batch or images_per_call(shapes, network.T)
-    working = WORKING_VALUES * 4 * size * network.T * largest_value(shapes)
+    working = WORKING_VALUES * 4 * max(CALL_FLOATS, size * network.T * largest_value(shapes))
     network.info["micro_batch"] = size
     grouped = batches(used, size, marks)
     folder = settings.workdir.folder / f"T{network.T}" / f"sweep{index}" if settings.workdir else None

@@ -1,7 +1,9 @@
 """How much memory there is, and sizes as people write them."""
 
+import ctypes
 import os
 import re
+from contextlib import suppress
 
 from spikecal.errors import ConfigError
 
@@ -29,3 +31,9 @@ def parse_bytes(text: str) -> int:
     if match is None or float(match[1]) <= 0:
         raise ConfigError(f"{text!r} is not a size in bytes: write 512M or 4G")
     return int(float(match[1]) * UNITS[match[2].upper()])
+
+
+def return_freed_memory() -> None:
+    """Give memory that was freed back to the system: glibc keeps it where small values lie between large holes."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

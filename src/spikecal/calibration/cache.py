@@ -56,6 +56,7 @@ class Cache:
     def __init__(self, budget: int, device: torch.device, folder: Path | None = None) -> None:
         self.budget, self.device, self.folder = budget, device, folder
         self.used = 0
+        self.full = False  # whether something did not fit, ever
         self._memory: dict[Key, Value] = {}
         self._pinned: dict[Key, Value] = {}
         self._temporary: Path | None = None
@@ -67,6 +68,7 @@ class Cache:
     def put(self, key: Key, value: Value) -> None:
         self._drop(key)
         fits = self.used + _bytes(value) <= self.budget
+        self.full |= not fits
         if not _again(key) and (self.folder is not None or not fits):
             _write(self._path(key), value)
         if fits:

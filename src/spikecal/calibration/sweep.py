@@ -17,6 +17,7 @@ from spikecal.calibration.workdir import Workdir
 from spikecal.graph.graph import Graph
 from spikecal.graph.ops import Spike, along, frozen
 from spikecal.graph.stages import Stage, partition
+from spikecal.memory import return_freed_memory
 from spikecal.pipeline import Pipeline
 from spikecal.snn.execute import Shapes, current, images_per_call, last_uses
 from spikecal.snn.network import SpikingNetwork, channels_last
@@ -124,6 +125,8 @@ class Sweep:
                     self.workdir.save(key, _tensors(stage), asdict(record))
             for name in freed:
                 self.cache.free(name)
+            if self.cache.full:
+                return_freed_memory()
             records.append(record)
             self.progress.advance(f"{stage.name}  error {record.errors[-1][1]:.3f}")
         return records
@@ -140,7 +143,7 @@ class Sweep:
     def _calibrate(self, ann: Stage, stage: Stage, number: int) -> StageRecord:
         started = time.perf_counter()
         counts = [len(batch[0]) for batch in self.batches]
-        own = {node.name: self.shapes[0][node.name] for node in stage.nodes}
+        own = {name: self.shapes[0][name] for name in (*stage.inputs, *(node.name for node in stage.nodes))}
         together = images_per_call(own, self.network.T) if self.grouping else 1
         seed = self.seed + number
         view = StageView(ann, stage, self.network.T, self.cache, counts, self.marks, self.shapes, seed, together)

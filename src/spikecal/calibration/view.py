@@ -135,7 +135,11 @@ class StageView:
 
     @torch.no_grad()
     def simulate(self, keep: bool) -> Simulation:
-        """Run the stage over all images as it is now; `keep` puts what it emits into the cache for later stages."""
+        """Run the stage over all images as it is now.
+
+        `keep`, in the last run of a stage, puts what it emits into the cache for later stages, and counts its spikes;
+        the runs before it add up the errors that calibrators ask for.
+        """
         result = Simulation()
         first = 0
         for call in self.calls:
@@ -144,7 +148,7 @@ class StageView:
             result.squared_error += _squared(error)
             result.squared_target += _squared(target)
             first += len(error)
-            for mark in self.marks:
+            for mark in self.marks if not keep else ():  # nothing is solved after the run that is kept
                 if first <= mark:
                     total = self._error_sum(error)
                     known = result.error_sums.get(mark)
@@ -163,15 +167,20 @@ class StageView:
             return emitted.mean(0)
         theta, bias, v = neurons(op, arriving[0])
         total, when = count(arriving, theta, bias, v, self.T, keep)
-        for batch, part in self._split(call, when, 1) if when is not None else ():
-            self.cache.put((self.stage.name, batch, "snn"), Train.pack(part, theta))
+        if when is not None:
+            for batch, part in self._split(call, when, 1):
+                self.cache.put((self.stage.name, batch, "snn"), Train.pack(part, theta))
+            self._count(total, result)
+        return total * (theta / self.T)
+
+    def _count(self, total: Tensor, result: Simulation) -> None:
+        """Add up what the records say of the spikes."""
         result.spikes += int(total.sum(dtype=torch.float64))
         result.saturated += int(torch.count_nonzero(total == self.T))
         result.neurons += total.numel()
         result.slots += total.numel() * self.T
         most = rows_of(total).amax(0) if self.one_size else total.movedim(self.channel, 0).flatten(1).amax(1)
         result.fired = most > 0 if result.fired is None else result.fired | (most > 0)
-        return total * (theta / self.T)
 
     def _error_sum(self, error: Tensor) -> Tensor:
         if not self.one_size:

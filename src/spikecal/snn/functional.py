@@ -54,14 +54,17 @@ def count(
 def firing(current: Tensor, theta: Tensor, bias: Tensor | None, v: Tensor, out: Tensor) -> Iterator[Tensor]:
     """Each step's spikes as 0 and 1 in `out[t]`; whoever takes them subtracts them from `v`, times theta.
 
-    In place and in floats throughout: the loop is bound by memory, and comparisons into booleans are slow.
+    In place and in floats throughout: the loop is bound by memory, and comparisons into booleans are slow. The bias is
+    added to all potentials at the end; until then the level to reach falls by it at every step, which is the same.
     """
-    constant = current[0] if current.shape[0] == 1 and len(out) > 1 else None
-    for t in range(len(out)):
+    steps = len(out)
+    constant = current[0] if current.shape[0] == 1 and steps > 1 else None
+    levels = [theta] * steps if bias is None else [theta - t * bias for t in range(1, steps + 1)]
+    for t, level in enumerate(levels):
         v.add_(current[t] if constant is None else constant)
-        if bias is not None:
-            v.add_(bias)
-        yield torch.ge(v, theta, out=out[t])
+        yield torch.ge(v, level, out=out[t])
+    if bias is not None:
+        v.add_(steps * bias)
 
 
 def _like(v: Tensor, steps: int, dtype: torch.dtype | None = None) -> Tensor:
