@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from spikecal.cli.main import main
 
@@ -118,18 +119,91 @@ def test_models(run: Run) -> None:
     assert json.loads(out)["models"]["resnet20"]["size"] == [32, 32]
 
 
-def test_datasets(run: Run, tmp_path: Path) -> None:
-    code, out, _ = run("datasets", "--json")
-    sets = json.loads(out)
-    assert code == 0
-    assert sets["demo"]["present"]
-    assert not sets["cifar10"]["present"]
-    assert sets["cifar10"]["where"] == str(tmp_path / "sets")
-    folder = tmp_path / "elsewhere"
-    (folder / "cifar-10-batches-bin").mkdir(parents=True)
-    assert json.loads(run("datasets", "--data-root", folder, "--json")[1])["cifar10"]["present"]
-    assert "there already" in run("datasets", "get", "cifar10", "--data-root", folder)[1]
-    assert run("datasets")[0] == 0
+class TestDatasets:
+    def test_what_is_there(self, run: Run, tmp_path: Path) -> None:
+        code, out, _ = run("datasets", "--json")
+        sets = json.loads(out)
+        assert code == 0
+        assert sets["demo"]["present"]
+        assert not sets["cifar10"]["present"]
+        assert sets["cifar10"]["where"] == str(tmp_path / "sets")
+        assert sets["cifar10"]["get"] == "spikecal datasets get cifar10"
+        assert not sets["imagenet"]["present"]
+        folder = tmp_path / "elsewhere" / "cifar-10-batches-bin"
+        folder.mkdir(parents=True)
+        (folder / "test_batch.bin").write_bytes(bytes(3073 * 4))
+        found = json.loads(run("datasets", "--data-root", folder.parent, "--json")[1])["cifar10"]
+        assert (found["where"], found["images"], found["verified"]) == (str(folder), {"train": 0, "test": 4}, False)
+        assert "no: altered" in run("datasets", "--data-root", folder.parent)[1]
+        fails(run("datasets", "get", "cifar10", "--data-root", folder.parent), "delete it and run this again")
+
+    def test_getting_what_is_there_or_cannot_be_had(self, run: Run) -> None:
+        assert "there already" in run("datasets", "get", "demo")[1]
+        fails(run("datasets", "get", "imagenet"), "image-net.org")
+
+    def test_check_counts_and_lists(self, run: Run, tmp_path: Path) -> None:
+        damaged_folder(tmp_path / "pictures")
+        code, out, err = run("datasets", "check", "folder:pictures")
+        assert code == 0
+        assert "10 images, 4 classes" in out
+        assert "2 of the images cannot be read" in err
+        assert "b.png: not an image" in err
+        code, out, _ = run("datasets", "check", "folder:pictures", "--json")
+        found = json.loads(out)
+        assert (code, found["images"], found["classes"]) == (0, 10, 4)
+        assert [Path(x["file"]).name for x in found["unreadable"]] == ["a.png", "b.png"]
+        code, out, err = run("datasets", "check", "folder:pictures", "--strict", "--json")
+        assert (code, json.loads(out)) == (2, found)
+        assert "2 unreadable" in err
+
+
+def damaged_folder(folder: Path) -> None:
+    """Four classes, ten whole images, a truncated one and one that is none."""
+    rng = np.random.default_rng(1)
+    for i in range(10):
+        path = folder / f"class{i % 4}" / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (14, 16, 3), dtype=np.uint8)).save(path)
+    whole = (folder / "class0" / "0.png").read_bytes()
+    (folder / "class0" / "a.png").write_bytes(whole[:200])
+    (folder / "class1" / "b.png").write_text("no image")
+
+
+class TestUnreadableImages:
+    def test_are_left_out_counted_and_listed(self, run: Run, net: str, tmp_path: Path) -> None:
+        damaged_folder(tmp_path / "pictures")
+        code, _, err = run("convert", net, "--data", "folder:pictures", "-T", 4, "-o", "a.snn")
+        assert code == 0
+        assert "2 of the images cannot be read and were left out" in err
+        code, out, _ = run("evaluate", "a.snn", "--data", "folder:pictures", "--model", net, "--json")
+        found = json.loads(out)
+        assert (code, found["images"]) == (0, 10)
+        assert {Path(x["file"]).name: x["reason"] for x in found["unreadable"]}["b.png"] == "not an image"
+        code, _, err = run("evaluate", "a.snn", "--data", "folder:pictures")
+        assert "a.png: " in err
+
+    def test_do_not_change_what_the_others_give(self, run: Run, net: str, tmp_path: Path) -> None:
+        damaged_folder(tmp_path / "pictures")
+        assert run("convert", net, "--data", "folder:pictures", "-T", 4, "-o", "a.snn")[0] == 0
+        for path in (tmp_path / "pictures").glob("*/?.png"):
+            if path.stem in "ab":
+                path.unlink()
+        assert run("convert", net, "--data", "folder:pictures", "-T", 4, "-o", "b.snn")[0] == 0
+        assert (tmp_path / "a.snn").read_bytes() == (tmp_path / "b.snn").read_bytes()
+
+    def test_are_an_error_with_strict(self, run: Run, net: str, tmp_path: Path) -> None:
+        damaged_folder(tmp_path / "pictures")
+        fails(run("convert", net, "--data", "folder:pictures", "--strict", "-o", "a.snn"), "2 unreadable")
+        assert not (tmp_path / "a.snn").exists()
+        assert run("convert", net, "-T", 4, "--data", "npz:images.npz", "-o", "a.snn")[0] == 0
+        fails(run("evaluate", "a.snn", "--data", "folder:pictures", "--strict"), "a.png is not a readable image")
+
+    def test_nothing_but_such(self, run: Run, net: str, tmp_path: Path) -> None:
+        for name in ("x", "y"):
+            (tmp_path / "pictures" / name).mkdir(parents=True)
+            (tmp_path / "pictures" / name / "a.jpg").write_text("no image")
+        fails(run("convert", net, "--data", "folder:pictures", "-o", "a.snn"), "none of the 2 images can be read")
+        fails(run("datasets", "check", "folder:pictures"), "none of the 2 images can be read")
 
 
 class TestCheck:

@@ -46,6 +46,28 @@ def test_normalised_images_are_not_normalised_again() -> None:
         prepare(torch.randn(8, 3, 4, 4) * 2, CARD, "x")
 
 
+def test_floats_somewhat_outside_get_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    images = torch.rand(4, 3, 4, 4)
+    Prepared(Data(name="d", images=images), CARD)
+    assert caplog.text == ""
+    images[0, 0, 0, 0] = 1.2  # as bicubic filters leave them
+    Prepared(Data(name="d", images=images), CARD)
+    assert "these reach from" in caplog.text
+    with pytest.raises(DataError, match="leave the normalisation"):
+        Prepared(Data(name="d", images=images * 255), CARD)
+
+
+def test_floats_for_a_network_without_a_card_get_a_line_beyond_what_is_normal(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    card = Card(name="bare")
+    normalised = torch.linspace(-3, 3, 48).view(1, 3, 4, 4)
+    assert torch.equal(Prepared(Data(name="d", images=normalised), card)[0], normalised[0])
+    assert caplog.text == ""
+    Prepared(Data(name="d", images=normalised.abs() * 80), card)
+    assert "d: images reach from" in caplog.text
+
+
 def test_batches_equal_single_images_and_keep_labels() -> None:
     images = torch.randint(0, 256, (7, 3, 9, 5), dtype=torch.uint8)
     data = Data(name="d", images=images, labels=torch.arange(7))
@@ -62,7 +84,7 @@ def test_batches_equal_single_images_and_keep_labels() -> None:
 
 def test_sizes_that_differ_need_a_card_with_a_size() -> None:
     data = Data(name="d", images=[torch.rand(3, 4, 4), torch.rand(3, 5, 5)])  # type: ignore[arg-type]
-    assert next(Prepared(data, CARD).batches(2)).shape == (2, 3, 4, 4)
+    assert next(Prepared(data, CARD).batches(2))[0].shape == (2, 3, 4, 4)
     with pytest.raises(DataError, match="differ in size"):
         next(Prepared(data, Card(name="any")).batches(2))
 
@@ -75,7 +97,16 @@ def test_accuracy_needs_labels() -> None:
 def test_card_survives_json() -> None:
     import json
 
-    card = Card(name="net", size=(4, 6), mean=(0.5,), std=(0.1,), crop=0.9, classes=("a", "b"), data="demo")
+    card = Card(
+        name="net",
+        size=(4, 6),
+        mean=(0.5,),
+        std=(0.1,),
+        crop=0.9,
+        interpolation="bicubic",
+        classes=("a", "b"),
+        data="demo",
+    )
     assert Card.from_dict(json.loads(json.dumps(card.to_dict()))) == card
     with pytest.raises(ConfigError):
         Card.from_dict({"nme": "x"})
@@ -89,6 +120,7 @@ def test_card_survives_json() -> None:
         {"mean": (0.5,), "std": (1.0, 1.0)},
         {"mean": (float("nan"),), "std": (1.0,)},
         {"crop": 0.0},
+        {"interpolation": "lanczos"},
         {"size": (0, 4)},
     ],
 )

@@ -3,6 +3,7 @@
 import io
 import json
 import tarfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -10,66 +11,11 @@ import pytest
 import torch
 from PIL import Image
 
-from spikecal.data import cifar10
+from spikecal.data import cifar10, cifar100
 from spikecal.data.sources import Data, data_root, load_data, subset
 from spikecal.errors import ConfigError, DataError
 
 RNG = np.random.default_rng(0)
-
-
-def picture(path: Path, height: int = 5, width: int = 7) -> np.ndarray:
-    pixels = RNG.integers(0, 256, (height, width, 3), dtype=np.uint8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels).save(path)
-    return pixels
-
-
-class TestFolder:
-    def test_class_folders_are_labels_in_alphabetical_order(self, tmp_path: Path) -> None:
-        dog = picture(tmp_path / "dog" / "a.png")
-        cat = picture(tmp_path / "cat" / "b.png")
-        data = load_data(f"folder:{tmp_path}", "test")
-        assert data.classes == ("cat", "dog")
-        assert data.labels is not None
-        assert data.labels.tolist() == [0, 1]
-        assert np.array_equal(data.images[0].permute(1, 2, 0).numpy(), cat)
-        assert np.array_equal(data.images[1].permute(1, 2, 0).numpy(), dog)
-
-    def test_split_folders(self, tmp_path: Path) -> None:
-        picture(tmp_path / "train" / "x" / "a.png")
-        picture(tmp_path / "train" / "x" / "b.PNG")
-        picture(tmp_path / "val" / "x" / "c.png")
-        assert len(load_data(f"folder:{tmp_path}", "train")) == 2
-        assert len(load_data(f"folder:{tmp_path}", "test")) == 1
-
-    def test_missing_split_is_said(self, tmp_path: Path) -> None:
-        picture(tmp_path / "train" / "x" / "a.png")
-        with pytest.raises(DataError, match="no folder test or val"):
-            load_data(f"folder:{tmp_path}", "test")
-
-    def test_images_without_classes_have_no_labels(self, tmp_path: Path) -> None:
-        picture(tmp_path / "a.png")
-        assert load_data(f"folder:{tmp_path}", "train").labels is None
-
-    def test_grey_and_palette_images_become_rgb(self, tmp_path: Path) -> None:
-        Image.fromarray(RNG.integers(0, 256, (4, 4), dtype=np.uint8)).save(tmp_path / "grey.png")
-        Image.fromarray(RNG.integers(0, 256, (4, 4, 3), dtype=np.uint8)).convert("P").save(tmp_path / "palette.png")
-        data = load_data(f"folder:{tmp_path}", "train")
-        assert [data.images[i].shape for i in range(2)] == [(3, 4, 4)] * 2
-
-    @pytest.mark.parametrize("make", [lambda p: None, lambda p: (p / "empty").mkdir()])
-    def test_nothing_inside(self, tmp_path: Path, make: object) -> None:
-        make(tmp_path)  # type: ignore[operator]
-        with pytest.raises(DataError, match="hold"):
-            load_data(f"folder:{tmp_path}", "train")
-
-    def test_damaged_image_is_named(self, tmp_path: Path) -> None:
-        picture(tmp_path / "x" / "a.png", 40, 40)
-        whole = (tmp_path / "x" / "a.png").read_bytes()
-        (tmp_path / "x" / "a.png").write_bytes(whole[: len(whole) // 2])
-        data = load_data(f"folder:{tmp_path}", "train")
-        with pytest.raises(DataError, match=r"a\.png is not a readable image"):
-            data.images[0]
 
 
 class TestNpz:
@@ -95,18 +41,38 @@ class TestNpz:
             ({"pictures": np.zeros((1, 3, 4, 4), np.uint8)}, "pictures"),
             ({"images": np.zeros((2, 5, 4, 4), np.uint8)}, "channels"),
             ({"images": np.zeros((2, 3, 4, 4), np.int32)}, "int32"),
+            ({"images": np.zeros((2, 4, 4, 4), np.uint8)}, "channels"),
+            ({"images": np.full((2, 3, 4, 4), "a")}, "cannot be taken for numbers"),
+            ({"images": np.zeros((2, 3, 4, 4), np.complex64)}, "complex64"),
             ({"images": np.zeros((2, 12), np.uint8)}, "shape"),
             ({"images": np.full((1, 3, 2, 2), np.nan)}, "finite"),
             ({"images": np.zeros((0, 3, 4, 4), np.uint8)}, "no images"),
             ({"images": np.zeros((2, 3, 4, 4), np.uint8), "labels": np.zeros(3, np.int64)}, "2 images"),
             ({"images": np.zeros((2, 3, 4, 4), np.uint8), "labels": np.zeros(2)}, "whole numbers"),
             ({"images": np.zeros((2, 3, 4, 4), np.uint8), "labels": np.array([-1, 0])}, "from 0 up"),
-            ({"images": np.array([{}, {}], dtype=object)}, "cannot be read"),  # a pickle, which is not opened
+            ({"images": np.array([{}, {}], dtype=object)}, "pickled objects, which are not opened"),
         ],
     )
     def test_what_is_wrong_is_said(self, tmp_path: Path, arrays: dict[str, np.ndarray], reason: str) -> None:
         np.savez(tmp_path / "a.npz", **arrays)
         with pytest.raises(DataError, match=reason):
+            load_data(f"npz:{tmp_path / 'a.npz'}", "train")
+
+    def test_hostile_headers_are_refused_before_anything_is_allocated(self, tmp_path: Path) -> None:
+        """The header declares a petabyte; numpy alone would try to allocate it."""
+        buffer = io.BytesIO()
+        header = {"descr": "|u1", "fortran_order": False, "shape": (10**12, 3, 32, 32)}
+        np.lib.format.write_array_header_1_0(buffer, header)
+        with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+            archive.writestr("images.npy", buffer.getvalue() + bytes(3072))
+        with pytest.raises(DataError, match="3,072 are there"):
+            load_data(f"npz:{tmp_path / 'a.npz'}", "train")
+
+    def test_more_than_there_is_memory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Zeros pack a thousandfold, so a small file may be a large array."""
+        np.savez_compressed(tmp_path / "a.npz", images=np.zeros((100, 3, 64, 64), np.uint8))
+        monkeypatch.setattr("spikecal.data.arrays.free_memory", lambda: 1_000_000)
+        with pytest.raises(DataError, match="more than is free"):
             load_data(f"npz:{tmp_path / 'a.npz'}", "train")
 
     def test_damaged_files(self, tmp_path: Path) -> None:
@@ -180,6 +146,14 @@ def png(pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
+def pack(path: Path, files: dict[str, bytes]) -> None:
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+
+
 class TestCifar10:
     """The real formats, with few images in them."""
 
@@ -189,11 +163,7 @@ class TestCifar10:
         files = {f"package/{name}.png": png(rows) for name, rows in pixels.items()}
         files["package/train_lables.json"] = json.dumps([i % 10 for i in range(15)]).encode()
         files["package/test_lables.json"] = b"[9, 8]"
-        with tarfile.open(root / f"{cifar10.NPM_PACKAGE}-1.1.1.tgz", "w:gz") as tar:
-            for name, content in files.items():
-                entry = tarfile.TarInfo(name)
-                entry.size = len(content)
-                tar.addfile(entry, io.BytesIO(content))
+        pack(root / f"{cifar10.NPM_PACKAGE}-1.1.1.tgz", files)
         return pixels
 
     def test_npm_tarball(self, tmp_path: Path) -> None:
@@ -231,9 +201,64 @@ class TestCifar10:
         with pytest.raises(DataError, match="damaged"):
             load_data("cifar10", "test", tmp_path)
 
+    def test_binary_archive_is_read_in_place(self, tmp_path: Path) -> None:
+        record = np.concatenate([[7], np.arange(3072) % 256]).astype(np.uint8).tobytes()
+        pack(tmp_path / "cifar-10-binary.tar.gz", {"cifar-10-batches-bin/test_batch.bin": record * 3})
+        assert len(load_data("cifar10", "test", tmp_path)) == 3
+        with pytest.raises(DataError, match=r"damaged .*data_batch_1\.bin"):
+            load_data("cifar10", "train", tmp_path)
+
+    def test_labels_beyond_the_classes(self, tmp_path: Path) -> None:
+        (tmp_path / cifar10.BINARY_FOLDER).mkdir()
+        (tmp_path / cifar10.BINARY_FOLDER / "test_batch.bin").write_bytes(bytes([10]) + bytes(3072))
+        with pytest.raises(DataError, match="a label 10"):
+            load_data("cifar10", "test", tmp_path)
+
     def test_absent(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="spikecal datasets get cifar10"):
             load_data("cifar10", "train", tmp_path)
+
+
+class TestCifar100:
+    def record(self, coarse: int, fine: int, first: int) -> bytes:
+        return bytes([coarse, fine]) + bytes((first + i) % 256 for i in range(3072))
+
+    def test_the_fine_label_is_the_class(self, tmp_path: Path) -> None:
+        folder = tmp_path / "cifar-100-binary"
+        folder.mkdir()
+        (folder / "test.bin").write_bytes(self.record(11, 19, 5) + self.record(0, 99, 0))
+        data = load_data("cifar100", "test", tmp_path)
+        assert data.labels is not None
+        assert [data.classes[i] for i in data.labels.tolist()] == ["cattle", "worm"]
+        assert [int(data.images[0][c, 0, 0]) for c in range(3)] == [5, (5 + 1024) % 256, (5 + 2048) % 256]
+        found = cifar100.BINARY.find(tmp_path)
+        assert found is not None
+        assert (found.images, found.verified) == ({"train": 0, "test": 2}, False)
+
+    def test_archive(self, tmp_path: Path) -> None:
+        pack(tmp_path / "cifar-100-binary.tar.gz", {"cifar-100-binary/train.bin": self.record(1, 2, 3) * 4})
+        data = load_data("cifar100", "train", tmp_path)
+        assert data.labels is not None
+        assert data.labels.tolist() == [2] * 4
+
+    def test_there_are_a_hundred_classes(self) -> None:
+        assert len(set(cifar100.CLASSES)) == 100
+        assert list(cifar100.CLASSES) == sorted(cifar100.CLASSES)
+
+    def test_absent(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match="spikecal datasets get cifar100"):
+            load_data("cifar100", "train", tmp_path)
+
+
+@pytest.mark.parametrize(("name", "folder"), [("cifar10", "cifar-10-batches-py"), ("cifar100", "cifar-100-python")])
+def test_pickles_are_named_and_not_opened(tmp_path: Path, name: str, folder: str) -> None:
+    (tmp_path / folder).mkdir()
+    trap = b"cos\nmkdir\n(V" + str(tmp_path / "ran").encode() + b"\ntR."  # unpickled, it would make a folder
+    for file in ("data_batch_1", "test_batch", "train", "test", "meta"):
+        (tmp_path / folder / file).write_bytes(trap)
+    with pytest.raises(DataError, match=f"a pickle, which is not opened .* `spikecal datasets get {name}`"):
+        load_data(name, "train", tmp_path)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_unknown_specifications() -> None:

@@ -22,6 +22,7 @@ def convert(
     weights: options.Weights = None,
     data: options.DataName = None,
     data_root: options.DataRoot = None,
+    strict: options.Strict = False,
     steps: Annotated[
         list[int] | None,
         typer.Option(
@@ -69,11 +70,15 @@ def convert(
     if not output.absolute().parent.is_dir():
         raise ConfigError(f"there is no folder {output.absolute().parent} to write {output.name} to")
     import spikecal
+    from spikecal.data.images import readable
     from spikecal.data.prepare import Prepared
     from spikecal.zoo.models import load_model
 
     network, card = load_model(model, weights)
-    prepared = Prepared(options.chosen_data(data, card, "train", data_root), card)
+    chosen, unreadable = readable(options.chosen_data(data, card, "train", data_root), settings.images, seed)
+    if strict:
+        options.refuse_unreadable(chosen.name, unreadable)
+    prepared = Prepared(chosen, card)
     started = time.perf_counter()
     with bars(json) as progress:
         result = spikecal.convert(
@@ -94,10 +99,12 @@ def convert(
     if json:
         facts = {"file": str(output), "bytes": output.stat().st_size, "model": model, "T": sorted(set(steps or [32]))}
         records = [dataclasses.asdict(record) for record in result.records]
+        facts |= {"unreadable": options.unreadable_facts(unreadable)}
         show_json({**facts, "pipeline": settings.to_dict(), "seed": seed, "seconds": seconds, "records": records})
         return
     longest = max(steps or [32])
     show_records([record for record in result.records if record.T == longest], longest)
+    options.tell_unreadable(unreadable)
     typer.echo(f"{output}: {size(output.stat().st_size)}, {duration(seconds)}")
 
 

@@ -1,45 +1,71 @@
-"""`spikecal datasets`: the sets that have a name, where they are, and fetching them."""
+"""`spikecal datasets`: the sets that have a name, where they are, fetching and checking them."""
 
 import sys
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from spikecal.cli.console import show_json, show_table
-from spikecal.cli.options import DataRoot, Json
+from spikecal.cli.console import bars, show_json, show_table
+from spikecal.cli.options import DataRoot, Json, Strict, refuse_unreadable, tell_unreadable, unreadable_facts
 from spikecal.errors import DataError
 
-app = typer.Typer(help="List the sets of images that have a name, or fetch one.", invoke_without_command=True)
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from spikecal.data.download import Report
+    from spikecal.data.known import KnownSet
+
+BATCH = 64
+
+app = typer.Typer(
+    help="List the sets of images that have a name, fetch one, or check one.", invoke_without_command=True
+)
 
 
 @app.callback()
 def datasets(context: typer.Context, data_root: DataRoot = None, json: Json = False) -> None:
-    """List the sets of images that have a name, or fetch one."""
+    """List the sets of images that have a name, fetch one, or check one."""
     if context.invoked_subcommand is not None:
         context.obj = data_root
         return
-    from spikecal.data.sources import KNOWN
+    from spikecal.data.known import KNOWN
     from spikecal.data.sources import data_root as default_root
 
     root = data_root or default_root()
-    found = {
-        name: {
-            "about": known.about,
-            "present": known.present(root),
-            "where": "the package" if known.fetch is None else str(root),
-        }
-        for name, known in KNOWN.items()
-    }
+    found = {name: _facts(known, root) for name, known in KNOWN.items()}
     if json:
         show_json(found)
         return
-    rows = [(name, "yes" if f["present"] else "no", str(f["where"]), str(f["about"])) for name, f in found.items()]
+    columns = ("name", ">train", ">test", "verified", "where, or how to get it", "about")
     show_table(
-        "",
-        ("name", "present", "where", "about"),
-        rows,
-        "`spikecal datasets get NAME` fetches. Also folder:PATH (class folders), npz:PATH and file.py:function.",
+        f"Data in {root}",
+        columns,
+        [_row(name, facts, root) for name, facts in found.items()],
+        "Also folder:PATH (class folders), npz:PATH, imagenet:PATH and file.py:function.",
     )
+
+
+def _facts(known: "KnownSet", root: "Path") -> dict[str, Any]:
+    copy = known.find(root)
+    return {
+        "about": known.about,
+        "present": copy is not None,
+        "where": str(root if copy is None else copy.where or "the package"),
+        "images": None if copy is None or copy.images is None else dict(copy.images),
+        "verified": None if copy is None else copy.verified,
+        "get": known.how,
+    }
+
+
+def _row(name: str, facts: dict[str, Any], root: "Path") -> tuple[str, ...]:
+    if not facts["present"]:
+        return name, "–", "–", "", facts["get"], facts["about"]
+    counts = facts["images"] or {}
+    train, test = (f"{counts[split]:,}" if split in counts else "?" for split in ("train", "test"))
+    verified = {True: "yes", False: "no: altered", None: ""}[facts["verified"]]
+    return name, train, test, verified, facts["where"].removeprefix(f"{root}/"), facts["about"]
 
 
 @app.command()
@@ -48,22 +74,93 @@ def get(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A set's name.")],
     data_root: DataRoot = None,
 ) -> None:
-    """Fetch a set; it appears whole and verified, or not at all."""
-    from spikecal.data.sources import KNOWN
+    """Fetch a set; it appears whole and verified, or not at all. Killed, the same command goes on."""
+    from spikecal.data.known import KNOWN
     from spikecal.data.sources import data_root as default_root
 
     root = data_root or context.obj or default_root()
     if name not in KNOWN:
         raise DataError(f"there is no set {name!r}; there are {', '.join(KNOWN)}")
     known = KNOWN[name]
-    if known.present(root) or known.fetch is None:
-        typer.echo(f"{name} is there already, in {'the package' if known.fetch is None else root}")
+    there = known.find(root)
+    if there is not None and there.verified is False:
+        raise DataError(f"{there.where} is not {name} as published, by its checksum: delete it and run this again")
+    if there is not None:
+        typer.echo(f"{name} is there already, in {there.where or 'the package'}")
         return
-    if sys.stderr.isatty():
-        from rich.console import Console
+    if known.fetch is None:
+        raise DataError(f"{name} is not in {root} and cannot be fetched: {known.how}")
+    with _download_bar(name) as report:
+        known.fetch(root, report)
+    copy = known.find(root)
+    if copy is None or copy.images is None:
+        raise DataError(f"{name} was fetched and is not in {root}: another program removed it")
+    typer.echo(f"{name} is in {copy.where}: {' + '.join(f'{n:,}' for n in copy.images.values())} images, verified")
 
-        with Console(stderr=True).status(f"fetching {name}"):
-            known.fetch(root)
+
+@app.command()
+def check(
+    context: typer.Context,
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A set's name, folder:PATH, npz:PATH or imagenet:PATH.")],
+    split: Annotated[Literal["train", "test"], typer.Option(help="Which of its images.")] = "test",
+    data_root: DataRoot = None,
+    strict: Strict = False,
+    json: Json = False,
+) -> None:
+    """Read every image of a set; count the classes, and list what cannot be read."""
+    from spikecal.data.images import none_readable
+    from spikecal.data.images import unreadable as read
+    from spikecal.data.sources import load_data
+
+    found = load_data(data, split, data_root or context.obj)
+    unreadable: dict[str, str] = {}
+    with bars(json) as progress:
+        if progress is not None:
+            progress.phase(f"reading {data}", -(-len(found) // BATCH))
+        for start in range(0, len(found), BATCH):
+            faults = read(found, range(start, min(start + BATCH, len(found))))
+            unreadable |= {error.file: error.reason for error in faults.values()}
+            if progress is not None:
+                progress.advance()
+    if len(unreadable) == len(found):
+        raise none_readable(data, unreadable)
+    labels = found.labels
+    classes = None if labels is None else int(labels.unique().numel())
+    if json:
+        facts = {"data": data, "split": split, "images": len(found) - len(unreadable), "classes": classes}
+        show_json({**facts, "unreadable": unreadable_facts(unreadable)})
     else:
-        known.fetch(root)
-    typer.echo(f"{name} is in {root}")
+        of = "no labels" if classes is None else f"{classes:,} class{'es' if classes > 1 else ''}"
+        typer.echo(f"{data}, {split}: {len(found) - len(unreadable):,} images, {of}")
+        tell_unreadable(unreadable)
+    if strict:
+        refuse_unreadable(data, unreadable)
+
+
+@contextmanager
+def _download_bar(what: str) -> "Iterator[Report | None]":
+    """A bar for bytes on standard error; None where nobody sees it."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        waiting = progress.add_task(f"fetching {what}", total=None)  # also while npm or apt is at work
+        tasks: dict[str, Any] = {}
+
+        def report(name: str, have: int, total: int | None) -> None:
+            if name not in tasks:
+                tasks[name] = progress.add_task(name)
+                progress.update(waiting, visible=False)
+            progress.update(tasks[name], completed=have, total=total)
+
+        yield report

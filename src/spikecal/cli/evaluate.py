@@ -16,6 +16,7 @@ def evaluate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `spikecal convert` wrote.")],
     data: options.DataName = None,
     data_root: options.DataRoot = None,
+    strict: options.Strict = False,
     images: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Test images, drawn by the seed. (default all)")
     ] = None,
@@ -43,12 +44,13 @@ def evaluate(
         card = Card.from_dict(snn.info["card"])
     if card is None:
         raise ConfigError(f"{file} does not say what images it takes: give the network it came from with --model")
-    loader = Loader(subset(options.chosen_data(data, card, "test", data_root), images, seed), card, BATCH)
+    loader = Loader(subset(options.chosen_data(data, card, "test", data_root), images, seed), card, BATCH, strict)
     ann = None if network is None else accuracy(network, loader)
     with bars(json) as progress:
         found = spikecal.evaluate(snn, loader, progress=progress)
     if json:
         facts = {"file": str(file), "T": snn.T, "images": found.images, "ann": ann}
+        facts |= {"unreadable": options.unreadable_facts(loader.unreadable)}
         show_json({**facts, "accuracy": list(found.accuracy), "rates": dict(found.rates)})
         return
     rows = [] if ann is None else [("ANN", percent(ann))]
@@ -56,3 +58,4 @@ def evaluate(
     mean = sum(found.rates.values()) / max(len(found.rates), 1)
     caption = f"{found.images:,} images; neurons fire in {percent(mean)} % of the steps, in the mean over layers"
     show_table(f"{file}, T = {snn.T}", (">step", ">accuracy %"), rows, caption)
+    options.tell_unreadable(loader.unreadable)

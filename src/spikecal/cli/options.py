@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from spikecal.errors import ConfigError
+from spikecal.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from spikecal.data.card import Card
-    from spikecal.data.sources import Data
+    from spikecal.data.images import Data, Unreadable
     from spikecal.pipeline import Pipeline
 
 Model = Annotated[
@@ -25,18 +25,22 @@ Weights = Annotated[Path | None, typer.Option(metavar="FILE", help="Checkpoint: 
 DataName = Annotated[
     str | None,
     typer.Option(
-        "--data", metavar="DATA", help="A name from `spikecal datasets`, folder:PATH, npz:PATH or file.py:function."
+        "--data",
+        metavar="DATA",
+        help="A name from `spikecal datasets`, folder:PATH, npz:PATH, imagenet:PATH or file.py:function.",
     ),
 ]
 DataRoot = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Where the known sets are. (default $SPIKECAL_DATA or ~/.cache/spikecal)"),
 ]
+Strict = Annotated[bool, typer.Option("--strict", help="Images that cannot be read are an error.")]
 Seed = Annotated[int, typer.Option(min=0, metavar="N", help="The same seed gives the same bits.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on standard output and nothing else.")]
 Rounding = Literal["floor", "bias", "potential"]
 Threshold = Literal["maxact", "percentile", "mmse"]
 Per = Literal["layer", "channel"]
+SCREENFUL = 20  # unreadable files that are listed; --json has all of them
 
 
 def chosen_data(name: str | None, card: "Card", split: str, root: Path | None) -> "Data":
@@ -47,6 +51,29 @@ def chosen_data(name: str | None, card: "Card", split: str, root: Path | None) -
     if name is None:
         raise ConfigError(f"{card.name} comes with no images: give --data")
     return load_data(name, split, root)
+
+
+def refuse_unreadable(data: str, unreadable: "Unreadable") -> None:
+    """What `--strict` does about images that cannot be read."""
+    if unreadable:
+        file, reason = next(iter(unreadable.items()))
+        more = f", and {len(unreadable) - 1:,} more" if len(unreadable) > 1 else ""
+        raise DataError(f"{data}: {len(unreadable):,} unreadable: {file} ({reason}){more}; without --strict it goes on")
+
+
+def tell_unreadable(unreadable: "Unreadable") -> None:
+    """Count and list, on standard error, the images that were left out."""
+    if not unreadable:
+        return
+    typer.echo(f"{len(unreadable):,} of the images cannot be read and were left out:", err=True)
+    for file, reason in list(unreadable.items())[:SCREENFUL]:
+        typer.echo(f"  {file}: {reason}", err=True)
+    if len(unreadable) > SCREENFUL:
+        typer.echo(f"  and {len(unreadable) - SCREENFUL:,} more: --json lists all", err=True)
+
+
+def unreadable_facts(unreadable: "Unreadable") -> list[dict[str, str]]:
+    return [{"file": file, "reason": reason} for file, reason in unreadable.items()]
 
 
 def configured(

@@ -2,9 +2,11 @@
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from spikecal.errors import ConfigError
+
+Interpolation = Literal["bilinear", "bicubic"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,9 +14,9 @@ class Card:
     """Input size and normalisation of one network.
 
     `size` is (height, width), None where any size will do; `crop` is the share of the shorter side that the central
-    crop keeps. `mean` and `std` have one entry a channel; None leaves the pixels in 0..1. `weights` names an embedded
-    file, and `trained` says whether the network is of use without one. `data` is the set it is calibrated and measured
-    on unless another is named.
+    crop keeps, `interpolation` how it is resized. `mean` and `std` have one entry a channel; None leaves the pixels as
+    they are. `weights` names an embedded file, and `trained` says whether the network is of use without one. `data` is
+    the set it is calibrated and measured on unless another is named.
     """
 
     name: str
@@ -22,6 +24,7 @@ class Card:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     crop: float = 1.0
+    interpolation: Interpolation = "bilinear"
     classes: tuple[str, ...] = ()
     data: str | None = None
     weights: str | None = None
@@ -34,6 +37,9 @@ class Card:
             raise ConfigError(f"{self.name}: mean must be finite and std positive")
         if not 0 < self.crop <= 1:
             raise ConfigError(f"{self.name}: crop must be in (0, 1], not {self.crop}")
+        if self.interpolation not in get_args(Interpolation):
+            known = " or ".join(get_args(Interpolation))
+            raise ConfigError(f"{self.name}: interpolation is {known}, not {self.interpolation!r}")
         if self.size is not None and (len(self.size) != 2 or min(self.size) < 1):
             raise ConfigError(f"{self.name}: size must be a height and a width, not {self.size}")
 

@@ -1,15 +1,22 @@
 """From stored images to what a network takes: resized, cropped, normalised as its card says."""
 
+import logging
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from spikecal.data.card import Card
-from spikecal.data.sources import Data
+from spikecal.data.fit import fit_tensor
+from spikecal.data.images import READERS, Data, FileImages, Unreadable, UnreadableImage, in_threads, none_readable
 from spikecal.errors import DataError
+
+EXACT = 0.01  # how far floats may be outside 0..1 without a word
+NEAR = 0.5  # and with one: filters overshoot, normalised images go further
+NORMAL = 10.0  # beyond this, images for a network without a card are hardly normalised ones
+
+log = logging.getLogger(__name__)
 
 
 class Prepared(Dataset[Tensor]):
@@ -17,72 +24,117 @@ class Prepared(Dataset[Tensor]):
 
     def __init__(self, data: Data, card: Card) -> None:
         self.data, self.card = data, card
+        if isinstance(data.images, Tensor) and data.images.is_floating_point():
+            _check_range(data.images, card, data.name)
 
     def __len__(self) -> int:
         return len(self.data)
 
     def __getitem__(self, index: int) -> Tensor:
-        return prepare(self.data.images[index][None], self.card, self.data.name)[0]
+        return prepare(self._stored(index)[None], self.card, self.data.name)[0]
 
-    def batches(self, size: int) -> Iterator[Tensor]:
-        """The images in order, [n, C, H, W] with n = `size` but for the last."""
+    def batches(self, size: int, unreadable: Unreadable | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """The images in order, `size` at a time, and their indices: [n, C, H, W] and [n].
+
+        Images that cannot be read are left out and entered in `unreadable`; without it they are an error.
+        """
         for start in range(0, len(self), size):
-            stop = min(start + size, len(self))
+            indices = range(start, min(start + size, len(self)))
             if isinstance(self.data.images, Tensor):
-                yield prepare(self.data.images[start:stop], self.card, self.data.name)
-                continue
-            images = [self[i] for i in range(start, stop)]
-            if len({image.shape for image in images}) > 1:
+                stored, kept = self.data.images[start : indices.stop], list(indices)
+            else:
+                read = self._read(indices, unreadable)
+                kept = list(read)
+                stored = self._stack(list(read.values()))
+            if kept:
+                yield prepare(stored, self.card, self.data.name), torch.tensor(kept)
+
+    def _stored(self, index: int) -> Tensor:
+        images = self.data.images
+        return images.fitted(index, self.card) if isinstance(images, FileImages) else images[index]
+
+    def _read(self, indices: range, unreadable: Unreadable | None) -> dict[int, Tensor]:
+        """Images by index; files are read by several threads, and a user's own objects by one."""
+        threads = READERS if isinstance(self.data.images, FileImages) else 1
+        read = {}
+        for index, found in zip(indices, in_threads(self._stored, indices, threads), strict=True):
+            if not isinstance(found, UnreadableImage):
+                read[index] = found
+            elif unreadable is None:
+                raise found
+            else:
+                unreadable[found.file] = found.reason
+        return read
+
+    def _stack(self, images: list[Tensor]) -> Tensor:
+        if len({image.shape for image in images}) > 1:
+            if self.card.size is None:
                 raise DataError(f"{self.data.name}: images differ in size and {self.card.name} has no input size")
-            yield torch.stack(images)
+            images = [fit_tensor(_floats(image[None]), self.card)[0] for image in images]
+        return torch.stack(images) if images else torch.empty(0)
 
 
 class Loader:
-    """Batches (images, labels) of a labelled set, over and over in the same order."""
+    """Batches (images, labels) of a labelled set, over and over in the same order.
 
-    def __init__(self, data: Data, card: Card, batch: int) -> None:
+    Images that cannot be read are left out, and `unreadable` tells which and why; with `strict` they are an error.
+    """
+
+    def __init__(self, data: Data, card: Card, batch: int, strict: bool = False) -> None:
         if data.labels is None:
             raise DataError(f"{data.name} has no labels: accuracy needs them")
-        self.prepared, self.labels, self.batch = Prepared(data, card), data.labels, batch
+        self.prepared, self.labels, self.batch, self.strict = Prepared(data, card), data.labels, batch, strict
+        self.unreadable: Unreadable = {}
 
     def __len__(self) -> int:
         return -(-len(self.prepared) // self.batch)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        yield from zip(self.prepared.batches(self.batch), self.labels.split(self.batch), strict=True)
+        for images, indices in self.prepared.batches(self.batch, None if self.strict else self.unreadable):
+            yield images, self.labels[indices]
+        if len(self.unreadable) == len(self.prepared):
+            raise none_readable(self.prepared.data.name, self.unreadable)
 
 
 def prepare(images: Tensor, card: Card, name: str) -> Tensor:
     """Images [N, C, H, W], uint8 or float in 0..1, as (x - mean) / std of the card's size: float32."""
-    pixels = images.float() / 255 if images.dtype == torch.uint8 else images.float()
+    pixels = _floats(images)
     if pixels.shape[1] == 1 and card.channels == 3:
         pixels = pixels.expand(-1, 3, -1, -1)
     if card.channels is not None and pixels.shape[1] != card.channels:
         raise DataError(f"{name}: images have {pixels.shape[1]} channels, {card.name} takes {card.channels}")
-    if card.size is not None:
-        pixels = _fit(pixels, card.size, card.crop)
+    pixels = fit_tensor(pixels, card)
     if card.mean is None or card.std is None:
         return pixels.contiguous()
-    if float(pixels.min()) < -0.01 or float(pixels.max()) > 1.01:
-        raise DataError(
-            f"{name}: float images must be in 0..1, these reach from {float(pixels.min()):.3g} to "
-            f"{float(pixels.max()):.3g}: leave the normalisation to {card.name}'s card"
-        )
+    if images.dtype != torch.uint8:
+        _check_normalised(pixels, card, name)
     mean = torch.tensor(card.mean, dtype=pixels.dtype, device=pixels.device).view(-1, 1, 1)
     std = torch.tensor(card.std, dtype=pixels.dtype, device=pixels.device).view(-1, 1, 1)
     return (pixels - mean) / std
 
 
-def _fit(pixels: Tensor, size: tuple[int, int], crop: float) -> Tensor:
-    """Scale so that the central `size` is `crop` of the image along its tighter side, then cut it out."""
-    height, width = pixels.shape[-2:]
-    if height * width == 0:
-        raise DataError(f"an image of {height}×{width} pixels cannot be resized")
-    if (height, width) == size:
-        return pixels
-    scale = max(size[0] / height, size[1] / width) / crop
-    scaled = (max(size[0], round(height * scale)), max(size[1], round(width * scale)))
-    if scaled != (height, width):
-        pixels = F.interpolate(pixels, scaled, mode="bilinear", antialias=True, align_corners=False)
-    top, left = (scaled[0] - size[0]) // 2, (scaled[1] - size[1]) // 2
-    return pixels[..., top : top + size[0], left : left + size[1]]
+def _floats(images: Tensor) -> Tensor:
+    return images.float() / 255 if images.dtype == torch.uint8 else images.float()
+
+
+def _check_range(images: Tensor, card: Card, name: str) -> None:
+    """A line for floats that are probably not what the network takes; an error for those that cannot be."""
+    low, high = (float(x) for x in images.aminmax())
+    if card.mean is not None:
+        _check_normalised(images, card, name)
+        if low < -EXACT or high > 1 + EXACT:
+            log.warning("%s: float images should be in 0..1, these reach from %.3g to %.3g", name, low, high)
+    elif max(-low, high) > NORMAL:
+        log.warning(
+            "%s: images reach from %.3g to %.3g and are used as they are, as %s does not say how it takes them",
+            name, low, high, card.name,
+        )  # fmt: skip
+
+
+def _check_normalised(pixels: Tensor, card: Card, name: str) -> None:
+    low, high = (float(x) for x in pixels.aminmax())
+    if low < -NEAR or high > 1 + NEAR:
+        raise DataError(
+            f"{name}: float images must be in 0..1, these reach from {low:.3g} to {high:.3g}: leave the normalisation "
+            f"to {card.name}'s card"
+        )

@@ -1,0 +1,101 @@
+"""Arrays of images and labels, from npz files and from the user's own functions."""
+
+import math
+import zipfile
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spikecal.data.factory import first_line
+from spikecal.data.images import Data
+from spikecal.errors import DataError
+from spikecal.memory import free_memory
+
+
+def load_npz(spec: str, path: Path, split: str) -> Data:
+    """Keys `x_train` and `y_train` (or `_test`), `images` and `labels`, or `x` and `y`."""
+    names = ((f"x_{split}", f"y_{split}"), ("images", "labels"), ("x", "y"))
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            if not isinstance(arrays, np.lib.npyio.NpzFile):
+                raise DataError(f"{spec}: {path} holds one array, not named ones: save it with numpy.savez")
+            pair = next((pair for pair in names if pair[0] in arrays), None)
+            if pair is None:
+                raise DataError(f"{spec}: {path} has no array {_either(n for n, _ in names)}, only {list(arrays)}")
+            images, labels = _member(spec, arrays, pair[0]), _member(spec, arrays, pair[1])
+    except (OSError, ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        damaged = path.is_file() and not zipfile.is_zipfile(path)
+        reason = "it is not an npz file" if damaged else first_line(error)
+        raise DataError(f"{spec}: {path} cannot be read: {reason}") from error
+    return from_arrays(spec, images, labels)
+
+
+def _member(spec: str, arrays: np.lib.npyio.NpzFile, name: str) -> np.ndarray | None:
+    """The array `name`, None where there is none, after a look at what its header says of its type and size."""
+    archive = arrays.zip
+    if name not in arrays or archive is None:
+        return None
+    entry = archive.getinfo(name if name in archive.namelist() else f"{name}.npy")
+    with archive.open(entry) as file:
+        version = np.lib.format.read_magic(file)
+        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = header(file)
+        stored = entry.file_size - file.tell()
+    if dtype.hasobject:
+        raise DataError(f"{spec}: {name} is an array of pickled objects, which are not opened: save plain numbers")
+    needed = math.prod(shape) * dtype.itemsize
+    if needed != stored:
+        raise DataError(f"{spec}: {name} is said to have shape {shape}, {needed:,} bytes, and {stored:,} are there")
+    if needed > free_memory():
+        raise DataError(f"{spec}: {name} needs {needed:,} bytes of memory, more than is free: use folder:PATH")
+    return arrays[name]
+
+
+def from_arrays(name: str, images: Any, labels: Any) -> Data:
+    """Arrays [N, C, H, W] (this wins where both fit), [N, H, W, C] or [N, H, W], of uint8 or of float."""
+    pixels = _tensor(name, "images", images)
+    if pixels.ndim == 3:
+        pixels = pixels[:, None]
+    if pixels.ndim != 4:
+        raise DataError(
+            f"{name}: images of shape {tuple(pixels.shape)} are not [N, C, H, W], [N, H, W, C] or [N, H, W]"
+        )
+    first, last = pixels.shape[1] in (1, 3), pixels.shape[3] in (1, 3)
+    if not first and last:
+        pixels = pixels.permute(0, 3, 1, 2)
+    elif not first:
+        raise DataError(f"{name}: images of shape {tuple(pixels.shape)} have neither 1 nor 3 channels")
+    if pixels.dtype != torch.uint8:
+        if not pixels.is_floating_point():
+            raise DataError(f"{name}: images are {pixels.dtype}: give uint8 in 0..255 or float in 0..1")
+        pixels = pixels.float()
+        if not pixels.isfinite().all():
+            raise DataError(f"{name}: images hold values that are not finite")
+    return Data(name=name, images=pixels, labels=from_labels(name, labels))
+
+
+def from_labels(name: str, values: Any) -> Tensor | None:
+    """Whole numbers [N]; [N, 1] is taken too."""
+    if values is None:
+        return None
+    labels = _tensor(name, "labels", values)
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise DataError(f"{name}: labels are {labels.dtype}: give whole numbers")
+    labels = labels.to(torch.int64)
+    return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+
+
+def _tensor(name: str, what: str, values: Any) -> Tensor:
+    try:
+        return torch.as_tensor(np.ascontiguousarray(values) if isinstance(values, np.ndarray) else values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{name}: {what} cannot be taken for numbers: {first_line(error)}") from error
+
+
+def _either(names: Iterable[str]) -> str:
+    return " or ".join(repr(name) for name in names)

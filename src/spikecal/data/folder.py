@@ -1,0 +1,144 @@
+"""Folders of images: found in a fixed order, read when asked for, upright and in 8 bits whatever is stored."""
+
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from spikecal.data.card import Card
+from spikecal.data.factory import first_line
+from spikecal.data.fit import fit_image
+from spikecal.data.images import Data, UnreadableImage
+from spikecal.errors import DataError
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+SPLITS = {"train": ("train",), "test": ("test", "val")}
+NAMED = 3  # folders that a message names
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Image files, read when asked for: [3, H, W] uint8."""
+
+    paths: Sequence[str]  # strings: a million of them take a third of the memory of paths
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.fitted(index, Card(name=""))
+
+    def fitted(self, index: int, card: Card) -> Tensor:
+        """Image `index` in the card's size; grey where the card has one channel."""
+        path = self.paths[index]
+        try:
+            with Image.open(path) as image:
+                pixels = np.array(fit_image(decode(image, "L" if card.channels == 1 else "RGB"), card))
+        except Exception as error:  # on damaged files decoders raise anything: OSError, SyntaxError, struct.error …
+            raise UnreadableImage(path, _why(error)) from error
+        return torch.from_numpy(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1).copy())
+
+
+def decode(image: Image.Image, mode: str) -> Image.Image:
+    """An opened image as people see it: turned as its EXIF data say, transparency on white, 16 bits as 8."""
+    image.load()  # what is wrong with the pixels is said here
+    with suppress(Exception):  # damaged EXIF data say nothing of how to turn an image whose pixels are whole
+        image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
+        image = Image.fromarray((np.asarray(image).astype(np.float64) / 257).round().clip(0, 255).astype(np.uint8))
+    elif image.mode in ("I", "F"):
+        raise ValueError(f"pixels of mode {image.mode}, whose range is not known: store 8 or 16 bits")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image if image.mode == mode else image.convert(mode)
+
+
+def load_folder(spec: str, folder: Path, split: str) -> Data:
+    """Class folders, straight in `folder` or under `train` and `test` (or `val`); without class folders, no labels."""
+    if not folder.is_dir():
+        raise DataError(f"{spec}: there is no folder {folder}")
+    if any((folder / name).is_dir() for names in SPLITS.values() for name in names):
+        found = [folder / name for name in SPLITS[split] if (folder / name).is_dir()]
+        if not found:
+            raise DataError(f"{spec}: {folder} has no folder {' or '.join(SPLITS[split])}")
+        folder = found[0]
+    classes = class_folders(folder)
+    if not classes:
+        paths, others = image_files(folder)
+        if not paths:
+            raise DataError(f"{spec}: {folder} holds neither class folders nor images")
+        _mention(spec, "passed over what has no image's name", others)
+        return Data(name=spec, images=ImageFiles(paths))
+    if len(classes) == 1:
+        log.warning("%s: all images get one label, as %s holds one folder, %s", spec, folder, classes[0])
+    return labelled(spec, folder, classes, {name: label for label, name in enumerate(classes)})
+
+
+def labelled(spec: str, folder: Path, classes: Sequence[str], numbers: dict[str, int]) -> Data:
+    """The images of the class folders `numbers` in `folder`, with these labels; `classes` are the names of all."""
+    paths: list[str] = []
+    labels: list[int] = []
+    empty = []
+    others = sorted(str(p) for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+    for name, number in sorted(numbers.items()):
+        images, rest = image_files(folder / name)
+        paths += images
+        labels += [number] * len(images)
+        others += rest
+        if not images:
+            empty.append(name)
+    if not paths:
+        raise DataError(f"{spec}: the class folders of {folder} hold no images ({', '.join(sorted(SUFFIXES))})")
+    _mention(spec, "no images in class folder", empty)
+    _mention(spec, "passed over what has no image's name or no class", others)
+    return Data(name=spec, images=ImageFiles(paths), labels=torch.tensor(labels), classes=tuple(classes))
+
+
+def class_folders(folder: Path) -> list[str]:
+    """The folders in `folder`, sorted by name; hidden ones are none."""
+    return sorted(p.name for p in folder.iterdir() if not p.name.startswith(".") and p.is_dir())
+
+
+def image_files(folder: Path) -> tuple[list[str], list[str]]:
+    """The image files in `folder` and below, and the others; hidden ones are neither, a linked folder counts once."""
+    images: list[str] = []
+    others: list[str] = []
+    seen: set[str] = set()
+    for here, folders, files in os.walk(folder, followlinks=True, onerror=_unlisted):
+        real = os.path.realpath(here)
+        if real in seen:  # a link to a folder above, or a second one to the same
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in files:
+            if not name.startswith("."):
+                (images if name.lower().endswith(SUFFIXES) else others).append(os.path.join(here, name))
+    return sorted(images), sorted(others)
+
+
+def _mention(spec: str, what: str, names: Sequence[str]) -> None:
+    if names:
+        more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+        log.warning("%s: %s: %s%s", spec, what, ", ".join(names[:NAMED]), more)
+
+
+def _unlisted(error: OSError) -> NoReturn:
+    raise DataError(f"{error.filename} cannot be listed: {error.strerror}") from error
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image"
+    return error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
