@@ -125,6 +125,8 @@ def convert(
 
     histograms, seconds["thresholds"] = _histograms(graph, chosen[: pipeline.threshold.images], settings)
     per_image = seconds["thresholds"] / min(len(chosen), pipeline.threshold.images)
+    settings.memory -= sum(x.nbytes for image in chosen for x in image)
+    settings.memory -= sum(histogram.counts.nbytes for histogram in histograms.values())
 
     networks: dict[int, SpikingNetwork] = {}
     records: list[StageRecord] = []

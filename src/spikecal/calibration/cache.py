@@ -13,6 +13,7 @@ from torch import Tensor
 
 from spikecal.calibration.workdir import store
 from spikecal.errors import ConfigError
+from spikecal.memory import return_freed_memory
 from spikecal.snn.network import channels_last
 
 
@@ -56,7 +57,6 @@ class Cache:
     def __init__(self, budget: int, device: torch.device, folder: Path | None = None) -> None:
         self.budget, self.device, self.folder = budget, device, folder
         self.used = 0
-        self.full = False  # whether something did not fit, ever
         self._memory: dict[Key, Value] = {}
         self._pinned: dict[Key, Value] = {}
         self._temporary: Path | None = None
@@ -68,12 +68,13 @@ class Cache:
     def put(self, key: Key, value: Value) -> None:
         self._drop(key)
         fits = self.used + _bytes(value) <= self.budget
-        self.full |= not fits
         if not _again(key) and (self.folder is not None or not fits):
             _write(self._path(key), value)
         if fits:
             self._memory[key] = value
             self.used += _bytes(value)
+        if _again(key) and 2 * self.used > self.budget:
+            return_freed_memory()  # the large values are kept among holes of their size: they would double the use
 
     def make_room(self, needed: int) -> None:
         """Send what is held in memory to disk until `needed` bytes of the budget are free, or all of it is sent."""

@@ -17,7 +17,6 @@ from spikecal.calibration.workdir import Workdir
 from spikecal.graph.graph import Graph
 from spikecal.graph.ops import Spike, along, frozen
 from spikecal.graph.stages import Stage, partition
-from spikecal.memory import return_freed_memory
 from spikecal.pipeline import Pipeline
 from spikecal.snn.execute import Shapes, current, images_per_call, last_uses
 from spikecal.snn.network import SpikingNetwork, channels_last
@@ -125,8 +124,6 @@ class Sweep:
                     self.workdir.save(key, _tensors(stage), asdict(record))
             for name in freed:
                 self.cache.free(name)
-            if self.cache.full:
-                return_freed_memory()
             records.append(record)
             self.progress.advance(f"{stage.name}  error {record.errors[-1][1]:.3f}")
         return records
