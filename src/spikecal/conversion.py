@@ -19,13 +19,14 @@ from spikecal.calibration.images import Inputs, batches, collect
 from spikecal.calibration.sweep import Progress, StageRecord, Sweep, observe, set_thresholds, settings_of
 from spikecal.calibration.workdir import Workdir, fingerprint
 from spikecal.errors import ConfigError, ConversionError
+from spikecal.files import write_whole
 from spikecal.graph.graph import Graph, describe
 from spikecal.graph.lower import lower
 from spikecal.graph.stages import with_joints
 from spikecal.memory import free_memory
 from spikecal.pipeline import LCP, Pipeline, resolve
 from spikecal.snn.execute import CALL_FLOATS, Shapes, images_per_call, largest_value, shapes_of
-from spikecal.snn.file import write, write_text
+from spikecal.snn.file import write
 from spikecal.snn.network import SpikingNetwork, weights_channels_last
 
 WORKING_VALUES = 8  # values of one kernel call that are alive at once, besides what is cached
@@ -60,7 +61,7 @@ class Result:
         extra = {f"{name}:{part}": getattr(h, part) for name, h in layers.items() for part in PARTS}
         write(path, self.networks, self.info(), extra)
         timings = {"seconds": self.seconds, "stages": [[r.T, r.sweep, r.stage, r.seconds] for r in self.records]}
-        write_text(Path(f"{path}.json"), json.dumps(timings, indent=1))
+        write_whole(Path(f"{path}.json"), json.dumps(timings, indent=1))
 
     def info(self) -> dict[str, Any]:
         """What a file says of its making; the same for the same conversion."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import spikecal
-from spikecal import Bias, ConfigError, Pipeline, Potential, Result, Weights
+from spikecal import Bias, ConfigError, FileError, Pipeline, Potential, Result, Weights
 
 KILLING = Path(__file__).with_name("killing.py")
 
@@ -290,7 +290,7 @@ def test_a_workdir_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
             convert(folder)
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "T2").touch()  # in the way of a folder
-    with pytest.raises(ConfigError, match=r"work/T2/.* cannot be written"):
+    with pytest.raises(FileError, match=r"work/T2/.* cannot be written"):
         convert(tmp_path / "work")
 
 

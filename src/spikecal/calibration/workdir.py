@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from spikecal.errors import ConfigError
+from spikecal.errors import ConfigError, FileError
+from spikecal.files import write_whole
 
 
 class Workdir:
@@ -29,11 +30,10 @@ class Workdir:
                 for leftover in (*folder.glob("*.step.part"), *folder.glob("T*/sweep*/*.part")):  # of a killed process
                     leftover.unlink(missing_ok=True)
             else:
-                part = marker.with_suffix(".part")
-                part.write_text(json.dumps({"fingerprint": fingerprint}))
-                os.replace(part, marker)
-        except OSError as error:
-            raise ConfigError(f"the working directory {folder} cannot be used: {error.strerror}") from error
+                write_whole(marker, json.dumps({"fingerprint": fingerprint}))
+        except (OSError, FileError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ConfigError(f"the working directory {folder} cannot be used: {reason}") from error
 
     def _compare(self, marker: Path, fingerprint: str) -> None:
         try:
@@ -73,14 +73,10 @@ class Workdir:
 
 
 def store(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file so that it appears whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    try:
+    """Write a safetensors file so that it appears whole or not at all, in a folder that need not be there yet."""
+    with suppress(OSError):  # the next line says it better
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(save(tensors, metadata))  # save_file would leave a file of its own behind when killed
-        os.replace(part, path)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+    write_whole(path, save(tensors, metadata))
 
 
 def _checksum(tensors: dict[str, Tensor], record: Any) -> str:

@@ -10,6 +10,7 @@ import typer
 from spikecal.cli import options
 from spikecal.cli.console import bars, duration, percent, show_json, show_table
 from spikecal.errors import ConfigError
+from spikecal.files import write_whole
 
 if TYPE_CHECKING:
     from spikecal.pipeline import Pipeline
@@ -75,7 +76,7 @@ def demo(
         "note": note(),
         "seconds": time.perf_counter() - started,
     }
-    numbers.write_text(json_text.dumps(facts, indent=2) + "\n")
+    write_whole(numbers, json_text.dumps(facts, indent=2) + "\n")
     if json:
         show_json(facts)
         return

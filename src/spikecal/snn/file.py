@@ -7,9 +7,8 @@ altered byte is noticed. The JSON is checked in full before a tensor is read.
 import hashlib
 import json
 import math
-import os
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,6 +18,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from spikecal.errors import FileError
+from spikecal.files import write_whole
 from spikecal.graph.graph import Graph, Node
 from spikecal.graph.ops import OPS, Input, Joint, Spike
 from spikecal.snn.network import SpikingNetwork
@@ -68,24 +68,7 @@ def write(
     )
     metadata = {"spikecal": f"{_checksum(spec, stored.items())} {spec}"}
     # save_file would leave a temporary file of its own behind when killed
-    _replace(path, lambda part: part.write_bytes(save(stored, metadata)))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a small text file atomically."""
-    _replace(path, lambda part: part.write_text(text))
-
-
-def _replace(path: Path, write_to: Callable[[Path], object]) -> None:
-    """Write beside `path` and rename: whoever is killed leaves the old file or the new one, never half of one."""
-    part = path.with_name(path.name + ".part")
-    try:
-        write_to(part)
-        os.replace(part, path)
-    except (OSError, SafetensorError) as error:
-        part.unlink(missing_ok=True)
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise FileError(f"{path} cannot be written: {reason}") from error
+    write_whole(path, save(stored, metadata))
 
 
 def _node_to_json(node: Node) -> dict[str, Any]:
