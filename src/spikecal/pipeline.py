@@ -1,7 +1,6 @@
 """Pipelines: which thresholds, which rounding, which calibrators in which order. The paper's own as presets."""
 
 import dataclasses
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -9,6 +8,7 @@ from typing import Any, Literal
 from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Quantiser, Threshold
 from spikecal.errors import ConfigError
+from spikecal.settings import check_types, from_toml
 
 Rounding = Literal["floor", "bias", "potential"]
 ROUNDINGS = ("floor", "bias", "potential")
@@ -75,15 +75,7 @@ class Pipeline:
     @classmethod
     def from_toml(cls, path: str | Path) -> "Pipeline":
         """From a file such as `docs/pipeline.toml`."""
-        try:
-            with Path(path).open("rb") as file:
-                return cls.from_dict(tomllib.load(file))
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path} is not TOML: {error}") from error
-        except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from error
+        return from_toml(path, cls.from_dict)
 
     def changed(self, kind: type[Calibrator], **settings: Any) -> "Pipeline":
         """The same with other settings in every calibrator of one kind: `ACP.changed(Weights, iterations=200)`."""
@@ -111,13 +103,7 @@ def _build(settings: Any, kinds: dict[str, Any], what: str, base: Any = None) ->
     else:
         raise ConfigError(f"there is no {what} {name!r}; there are {', '.join(kinds)}")
     kept = dataclasses.asdict(base) if type(base) is cls else {}
-    types = {f.name: f.type for f in dataclasses.fields(cls)}
-    for key, value in settings.items():
-        if key not in types:
-            raise ConfigError(f"{what} {name or ''} has no setting {key!r}; it has {', '.join(types)}")
-        expected = {int: (int,), float: (int, float)}.get(types[key], (str,))  # type: ignore[arg-type]
-        if not isinstance(value, expected) or isinstance(value, bool):
-            raise ConfigError(f"{what} setting {key} cannot be {value!r}")
+    check_types(cls, settings, what, name or "")
     return cls(**{**kept, **settings})
 
 
