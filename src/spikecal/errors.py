@@ -26,3 +26,7 @@ class DataError(SpikecalError):
 
 class ConfigError(SpikecalError):
     """A setting has a value it cannot have."""
+
+
+class TrainingError(SpikecalError):
+    """Training cannot go on."""

@@ -1,0 +1,88 @@
+"""The state of an unfinished training, in one file that is replaced whole and read without running anything from it."""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spikecal.calibration.workdir import fingerprint
+from spikecal.data.factory import first_line
+from spikecal.data.sources import Data
+from spikecal.errors import ConfigError, FileError
+from spikecal.training.recipes import QUICK, Recipe
+
+FORMAT = 2
+LOOKED_AT = 16  # images of a set that is read file by file, to tell it from another
+WAY_OUT = "delete it to start anew, or write to another file"
+
+
+def write(path: Path, state: dict[str, Any]) -> None:
+    """Replace the file: whoever is killed meanwhile leaves the old one."""
+    part = path.with_name(path.name + ".part")
+    try:
+        torch.save(state, part)
+        os.replace(part, path)
+    except (OSError, RuntimeError) as error:  # torch's own writer raises the latter when the disk is full
+        part.unlink(missing_ok=True)
+        raise FileError(f"{path} cannot be written: {first_line(error)}") from error
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """What `write` was given, or None where there is nothing yet."""
+    if not path.exists():
+        return None
+    try:
+        state: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, OSError, RuntimeError, ValueError, EOFError, LookupError, TypeError) as error:
+        raise FileError(f"{path} is not a whole checkpoint of a training: {WAY_OUT}") from error
+    if isinstance(state, dict) and set(state) == {"recipe", "model", "optimiser", "schedule", "epoch"}:
+        state = _from_first_format(state)
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise FileError(f"{path} is not a checkpoint of this version's training: {WAY_OUT}")
+    return state
+
+
+def _from_first_format(state: dict[str, Any]) -> dict[str, Any]:
+    """Format 1 knew only the recipe `quick`, whole epochs, and neither network nor images."""
+    settings = dict(state["recipe"])
+    settings["lr"] = settings.pop("peak_lr")
+    kept = {key: state[key] for key in ("model", "optimiser", "epoch")}
+    unknown: dict[str, Any] = {"network": None, "data": None, "ema": None, "seconds": None, "history": []}
+    recipe = QUICK.changed(**settings).to_dict()
+    return {"format": FORMAT, "recipe": recipe, "step": 0, "loss": 0.0, **kept, **unknown}
+
+
+def check(state: dict[str, Any], path: Path, recipe: Recipe, network: str, data: str) -> None:
+    """Refuse to go on with another recipe, network or images than the checkpoint's."""
+    wanted = recipe.to_dict()
+    found: dict[str, Any] = state["recipe"]
+    differing = [key for key in wanted if found.get(key) != wanted[key]]
+    if differing or set(found) != set(wanted):
+        key = differing[0] if differing else "settings"
+        told = f"{key} {_said(found.get(key))}, not {_said(wanted.get(key))}"
+        raise ConfigError(f"{path} belongs to another recipe ({told}): {WAY_OUT}")
+    for what, known, now in (("network", state["network"], network), ("images", state["data"], data)):
+        if known not in (None, now):
+            raise ConfigError(f"{path} belongs to {'another' if what == 'network' else 'other'} {what}: {WAY_OUT}")
+
+
+def network_fingerprint(model: nn.Module) -> str:
+    """Of names and shapes; not of values, which a user's function may draw anew in every process."""
+    return fingerprint([], [[name, str(t.dtype), list(t.shape)] for name, t in model.state_dict().items()])
+
+
+def data_fingerprint(data: Data) -> str:
+    """Of all labels and pixels, or of a few images where each is a file to read."""
+    if isinstance(data.images, Tensor):
+        images = [data.images]
+    else:
+        places = torch.linspace(0, len(data) - 1, min(LOOKED_AT, len(data))).long()
+        images = [data.images[int(place)] for place in places]
+    return fingerprint([*images, *([] if data.labels is None else [data.labels])], len(data))
+
+
+def _said(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

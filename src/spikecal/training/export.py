@@ -1,0 +1,57 @@
+"""Trained weights into files: safetensors, in half precision where accuracy holds, with a card beside them."""
+
+import copy
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from spikecal.analysis.evaluate import accuracy
+from spikecal.calibration.workdir import store
+from spikecal.data.card import Card
+from spikecal.data.prepare import Loader
+from spikecal.data.sources import Data, subset
+from spikecal.snn.file import write_text
+from spikecal.training.recipes import Recipe
+
+log = logging.getLogger(__name__)
+
+TOLERANCE = 0.0005  # of accuracy on training images, for storing the weights in half precision
+CHECKED = 10_000  # how many training images that is measured on: nothing is chosen on test images
+BATCH = 500
+
+
+def export_weights(model: nn.Module, path: Path, images: Data | None, card: Card, seed: int = 0) -> str:
+    """Write the weights of `model`; half precision if the accuracy on training `images` holds. Says which it was.
+
+    Without `images` it is single precision.
+    """
+    state = {key: t.detach().cpu().contiguous().clone() for key, t in model.state_dict().items()}
+    half = {key: t.half() if t.is_floating_point() else t for key, t in state.items()}
+    if images is None or not _holds(model, half, Loader(subset(images, CHECKED, seed), card, BATCH)):
+        store(path, state)
+        return "float32"
+    store(path, half)
+    return "float16"
+
+
+def _holds(model: nn.Module, half: dict[str, torch.Tensor], loader: Loader) -> bool:
+    if not all(bool(t.isfinite().all()) for t in half.values()):  # too large for it
+        return False
+    rounded = copy.deepcopy(model)
+    rounded.load_state_dict(half)
+    before, after = accuracy(model, loader), accuracy(rounded, loader)
+    log.info("accuracy %.4f, in half precision %.4f", before, after)
+    return abs(before - after) <= TOLERANCE
+
+
+def training_facts(recipe: Recipe, name: str, data: Data) -> dict[str, Any]:
+    """What a card says about how its weights came about."""
+    return {"recipe": name, **recipe.to_dict(), "data": data.name, "images": len(data)}
+
+
+def write_card(path: Path, facts: dict[str, Any]) -> None:
+    write_text(path, json.dumps(facts, indent=2) + "\n")

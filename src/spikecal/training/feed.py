@@ -1,0 +1,113 @@
+"""Batches of training images. Which images and how they are changed depends on (seed, epoch, step) and nothing else."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from spikecal.data.card import Card
+from spikecal.data.prepare import prepare
+from spikecal.data.sources import Data, Images
+from spikecal.errors import ConfigError, DataError, SpikecalError
+from spikecal.training.augment import BATCHED, ImageTransform, crop_and_flip, draw_shifts
+from spikecal.training.recipes import Recipe
+
+
+class Feed:
+    """The training images of a run, shuffled anew for every epoch."""
+
+    def __init__(self, data: Data, card: Card, recipe: Recipe, device: torch.device, workers: int = 1) -> None:
+        if data.labels is None:
+            raise DataError(f"{data.name} has no labels: training needs them")
+        if recipe.batch > len(data):
+            raise ConfigError(f"{data.name} has {len(data):,} images to train on, fewer than a batch of {recipe.batch}")
+        self.data, self.labels, self.card, self.recipe, self.device = data, data.labels, card, recipe, device
+        self.steps = len(data) // recipe.batch
+        self.workers = workers
+        size = card.size or tuple(data.images[0].shape[-2:])
+        whole = isinstance(data.images, Tensor) and data.images.shape[-2:] == size
+        if whole and BATCHED.issuperset(recipe.augment):
+            self.transform = None
+        else:
+            self.transform = ImageTransform(recipe, card, (size[0], size[1]))
+
+    def example(self) -> Tensor:
+        """Two images as the network will get them, but for the augmentation."""
+        image = self.data.images[0][None]
+        return prepare(image, self.card, self.data.name).repeat(2, 1, 1, 1).to(self.device)
+
+    def batches(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images [batch, C, H, W] and labels of the epoch's steps from `first` on."""
+        generator = torch.Generator().manual_seed(self.recipe.seed * 1_000_003 + epoch)
+        order = torch.randperm(len(self.data), generator=generator)[: self.steps * self.recipe.batch]
+        if self.transform is None:
+            yield from self._whole(order, generator, first)
+        else:
+            yield from self._one_by_one(self.transform, order, epoch, first)
+
+    def _whole(self, order: Tensor, generator: torch.Generator, first: int) -> Iterator[tuple[Tensor, Tensor]]:
+        images = self.data.images
+        assert isinstance(images, Tensor)
+        for step, chosen in enumerate(order.split(self.recipe.batch)):
+            shifts = draw_shifts(len(chosen), self.recipe.pad, generator)
+            if step >= first:  # for the others it was only to draw what they drew
+                batch = crop_and_flip(images[chosen].to(self.device), self.recipe, shifts)
+                yield prepare(batch, self.card, self.data.name), self.labels[chosen].to(self.device)
+
+    def _one_by_one(
+        self, transform: ImageTransform, order: Tensor, epoch: int, first: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        loader = DataLoader(
+            _Epoch(self.data, self.labels, transform, self.recipe.seed, epoch),
+            batch_size=self.recipe.batch,
+            sampler=order[first * self.recipe.batch :].tolist(),
+            num_workers=self.workers,
+            pin_memory=self.device.type == "cuda",
+        )
+        try:
+            for images, labels in loader:
+                yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+        except SpikecalError as error:
+            # out of a worker it comes with a traceback as text, whose last line is "class: message"
+            lines = str(error).strip().splitlines()
+            raise error if len(lines) < 2 else type(error)(lines[-1].partition(": ")[2]) from error
+
+
+class _Epoch(Dataset[tuple[Tensor, Tensor]]):
+    """Augmented images of one epoch, each with a seed of its own: workers and interruptions change nothing."""
+
+    def __init__(self, data: Data, labels: Tensor, transform: ImageTransform, seed: int, epoch: int) -> None:
+        self.data, self.labels, self.transform, self.seed, self.epoch = data, labels, transform, seed, epoch
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(mixed(self.seed, self.epoch, index))
+            return self.transform(self.data.images[index], self.data.name), self.labels[index]
+
+
+def mixed(*numbers: int) -> int:
+    """One seed out of several numbers; neighbours give unrelated ones."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+
+
+def hold_out(data: Data, count: int, seed: int) -> tuple[Data, Data | None]:
+    """`data` without `count` images drawn by `seed`, and those images."""
+    if count == 0:
+        return data, None
+    if not 0 < count < len(data):
+        raise ConfigError(f"{count:,} of the {len(data):,} images of {data.name} cannot be held out")
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
+    return _part(data, order[count:].sort().values), _part(data, order[:count].sort().values)
+
+
+def _part(data: Data, chosen: Tensor) -> Data:
+    stored: Any = data.images
+    images: Images = stored[chosen] if isinstance(stored, Tensor) else Subset(stored, chosen.tolist())
+    labels = None if data.labels is None else data.labels[chosen]
+    return Data(name=data.name, images=images, labels=labels, classes=data.classes)

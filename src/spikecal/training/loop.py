@@ -1,0 +1,248 @@
+"""The training loop: one for all recipes and sources. Repeats to the bit, and goes on after being killed."""
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from spikecal.analysis.evaluate import accuracy
+from spikecal.calibration.sweep import Progress
+from spikecal.data.card import Card
+from spikecal.data.factory import first_line
+from spikecal.data.prepare import Loader
+from spikecal.data.sources import Data
+from spikecal.errors import ConfigError, DataError, TrainingError
+from spikecal.snn.network import channels_last
+from spikecal.training import checkpoint as files
+from spikecal.training.feed import Feed, mixed
+from spikecal.training.recipes import Recipe
+
+log = logging.getLogger(__name__)
+
+EVERY = 300.0  # seconds between checkpoints inside an epoch
+EVALUATED = 250  # images a call
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochRecord:
+    """One finished epoch: mean loss, last learning rate, and accuracy on the held-out images where there are some."""
+
+    epoch: int
+    loss: float
+    lr: float
+    accuracy: float | None
+    seconds: float
+
+
+@dataclass
+class Training:
+    """Everything that changes while training; `state` and `restore` are all a checkpoint needs."""
+
+    model: nn.Module
+    optimiser: torch.optim.SGD
+    average: AveragedModel | None
+    epoch: int = 0  # finished ones
+    step: int = 0  # finished ones of the epoch that has begun
+    loss: float = 0.0  # their sum
+    seconds: float | None = 0.0  # None where an old checkpoint does not know
+    history: list[EpochRecord] = field(default_factory=list)
+
+    @classmethod
+    def start(cls, model: nn.Module, recipe: Recipe) -> "Training":
+        optimiser = torch.optim.SGD(
+            model.parameters(),
+            recipe.lr,
+            recipe.momentum,
+            nesterov=recipe.nesterov,
+            weight_decay=recipe.weight_decay,
+        )
+        average = None
+        if recipe.ema > 0:
+            average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema), use_buffers=True)
+        return cls(model, optimiser, average)
+
+    @property
+    def result(self) -> nn.Module:
+        """The network that is measured and exported: the average where there is one."""
+        return self.model if self.average is None else self.average.module
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "ema": None if self.average is None else self.average.state_dict(),
+            "history": [asdict(record) for record in self.history],
+            **{name: getattr(self, name) for name in ("epoch", "step", "loss", "seconds")},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        if self.average is not None:
+            self.average.load_state_dict(state["ema"])
+        self.history = [EpochRecord(**record) for record in state["history"]]
+        for name in ("epoch", "step", "loss", "seconds"):
+            setattr(self, name, state[name])
+
+
+@dataclass(frozen=True)
+class _Nobody:
+    """Progress that nobody watches."""
+
+    def phase(self, name: str, total: int, seconds: float | None) -> None: ...
+
+    def advance(self, note: str = "") -> None: ...
+
+
+def train(
+    model: nn.Module,
+    data: Data,
+    card: Card,
+    recipe: Recipe,
+    checkpoint: Path,
+    *,
+    validation: Data | None = None,
+    device: torch.device | str = "cpu",
+    workers: int = 1,
+    every: float = EVERY,
+    progress: Progress | None = None,
+    report: Callable[[EpochRecord], None] | None = None,
+) -> Training:
+    """Train `model` in place, from `checkpoint` where that has got so far; it ends in eval mode, averaged if asked.
+
+    `checkpoint` is replaced after every epoch and every `every` seconds. `validation` images are measured after every
+    epoch and decide nothing. `workers` are processes that augment images one by one.
+    """
+    device = torch.device(device)
+    feed = Feed(data, card, recipe, device, workers)
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ConfigError(f"{card.name} has no parameters to train")
+    model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    _try(model, feed)
+    identity: dict[str, Any] = {
+        "format": files.FORMAT,
+        "recipe": recipe.to_dict(),
+        "network": files.network_fingerprint(model),
+        "data": files.data_fingerprint(data),
+    }
+    training = Training.start(model, recipe)
+    state = files.read(checkpoint)
+    if state is not None:
+        files.check(state, checkpoint, recipe, identity["network"], identity["data"])
+        training.restore(state)
+        log.info("%s: going on after %d epochs and %d steps", checkpoint, training.epoch, training.step)
+
+    def save() -> None:
+        files.write(checkpoint, {**identity, **training.state()})
+
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        while training.epoch < recipe.epochs:
+            _epoch(training, feed, every, save, progress or _Nobody())
+            measured = None if validation is None else accuracy(training.result.eval(), _loader(validation, card))
+            record = _finish(training, feed, measured)
+            save()
+            log.info("epoch %d/%d: loss %.4f (%.0f s)", record.epoch, recipe.epochs, record.loss, record.seconds)
+            if report is not None:
+                report(record)
+    if training.average is not None:
+        model.load_state_dict(training.average.module.state_dict())
+    model.eval()
+    return training
+
+
+def _try(model: nn.Module, feed: Feed) -> None:
+    """What does not fit is found before the first step, and said in one line."""
+    example = feed.example()
+    shape = "×".join(map(str, example.shape[1:]))
+    model.eval()
+    try:
+        with torch.no_grad():
+            outputs: Any = model(example)
+    except RuntimeError as error:
+        raise ConfigError(f"{feed.card.name} cannot take images of {shape}: {first_line(error)}") from error
+    classes = _logits(outputs, feed.card.name).shape[1]
+    if int(feed.labels.max()) >= classes:
+        raise DataError(f"{feed.data.name} has a label {int(feed.labels.max())}, {feed.card.name} {classes} classes")
+
+
+def _logits(outputs: Any, name: str) -> Tensor:
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2:
+        found = f"a tensor of {outputs.ndim} dimensions" if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise ConfigError(f"{name} gives {found} in training: only networks with one output of classes are trained")
+    return outputs
+
+
+def _epoch(training: Training, feed: Feed, every: float, save: Callable[[], None], progress: Progress) -> None:
+    """The steps of one epoch that are still to do."""
+    recipe, epoch, total = feed.recipe, training.epoch, feed.recipe.epochs * feed.steps
+    progress.phase(f"epoch {epoch + 1}/{recipe.epochs}", feed.steps - training.step, None)
+    begun = saved = last = time.perf_counter()
+    first = training.step
+    training.model.train()
+    for images, labels in feed.batches(epoch, first):
+        torch.manual_seed(mixed(recipe.seed, epoch, training.step, 0))  # dropout, whatever was drawn before
+        lr = recipe.learning_rate(epoch * feed.steps + training.step, total)
+        loss = _step(training, recipe, images, labels, lr, feed.card.name)
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"the loss is {loss} in epoch {epoch + 1}, step {training.step + 1} of {feed.steps}: lower the "
+                f"learning rate or limit the gradient (clip); the last checkpoint is kept"
+            )
+        training.loss += loss
+        training.step += 1
+        now = time.perf_counter()
+        if training.seconds is not None:
+            training.seconds += now - last
+        last = now
+        rest = (now - begun) / (training.step - first) * (total - epoch * feed.steps - training.step)
+        progress.advance(f"loss {loss:.3f}, lr {lr:.4g}, {timedelta(seconds=round(rest))} left")
+        if now - saved >= every and training.step < feed.steps:
+            save()
+            saved = time.perf_counter()
+
+
+def _step(training: Training, recipe: Recipe, images: Tensor, labels: Tensor, lr: float, name: str) -> float:
+    """One step of SGD; a loss that is not finite is returned and changes nothing."""
+    outputs = _logits(training.model(channels_last(images)), name)
+    loss = F.cross_entropy(outputs, labels, label_smoothing=recipe.label_smoothing)
+    value = loss.item()
+    if not math.isfinite(value):
+        return value
+    training.optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    if recipe.clip > 0:
+        nn.utils.clip_grad_norm_(training.model.parameters(), recipe.clip)
+    for group in training.optimiser.param_groups:
+        group["lr"] = lr
+    training.optimiser.step()
+    if training.average is not None:
+        training.average.update_parameters(training.model)
+    return value
+
+
+def _finish(training: Training, feed: Feed, measured: float | None) -> EpochRecord:
+    earlier = sum(record.seconds for record in training.history)
+    steps = feed.recipe.epochs * feed.steps
+    record = EpochRecord(
+        epoch=training.epoch + 1,
+        loss=training.loss / feed.steps,
+        lr=feed.recipe.learning_rate((training.epoch + 1) * feed.steps - 1, steps),
+        accuracy=measured,
+        seconds=(training.seconds or 0.0) - earlier,
+    )
+    training.history.append(record)
+    training.epoch, training.step, training.loss = training.epoch + 1, 0, 0.0
+    return record
+
+
+def _loader(data: Data, card: Card) -> Loader:
+    return Loader(data, card, EVALUATED)

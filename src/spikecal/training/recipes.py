@@ -1,0 +1,157 @@
+"""Recipes: how a network is trained. The paper's as presets, and a short one for a CPU."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from spikecal.errors import ConfigError
+from spikecal.settings import check_types, from_toml
+
+Schedule = Literal["cosine", "one-cycle"]
+SCHEDULES = ("cosine", "one-cycle")
+CROPS = ("crop", "reflect-crop", "resized-crop")
+AUGMENTATIONS = (*CROPS, "flip", "autoaugment-cifar10", "autoaugment-imagenet", "colour-jitter", "cutout")
+IMAGENET_SIDE = 128  # images from this size up are trained with ImageNet's recipe
+
+START, END = 25.0, 1e4  # one-cycle begins at lr/25 and ends at that/10,000, as in torch's scheduler
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """SGD over `epochs`; the last batch of an epoch is left out if it is not full.
+
+    `lr` is the highest learning rate, `warm_up` the share of all steps it rises for. `ema` is the decay of the averaged
+    weights and `clip` the largest norm of a gradient; 0 is none. `augment` are names, applied in this order, but for
+    Cutout, which comes after normalisation. `pad` belongs to the crops, `hole` (its side in pixels) to Cutout, `jitter`
+    (brightness, contrast, saturation, hue) to the colour jitter.
+    """
+
+    epochs: int
+    batch: int = 128
+    lr: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 5e-4
+    schedule: Schedule = "cosine"
+    warm_up: float = 0.0
+    label_smoothing: float = 0.0
+    ema: float = 0.0
+    clip: float = 0.0
+    augment: tuple[str, ...] = ("crop", "flip")
+    pad: int = 4
+    hole: int = 16
+    jitter: tuple[float, ...] = (0.2, 0.2, 0.2, 0.1)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "hole"):
+            _demand(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+        for name in ("weight_decay", "clip", "pad", "seed"):
+            _demand(0 <= getattr(self, name) < math.inf, name, "0 or more", getattr(self, name))
+        for name in ("momentum", "warm_up", "label_smoothing", "ema"):
+            _demand(0 <= getattr(self, name) < 1, name, "in [0, 1)", getattr(self, name))
+        _demand(0 < self.lr < math.inf, "lr", "above 0", self.lr)
+        _demand(not self.nesterov or self.momentum > 0, "momentum", "above 0 with nesterov", self.momentum)
+        _demand(self.schedule in SCHEDULES, "schedule", f"one of {', '.join(SCHEDULES)}", self.schedule)
+        _demand(
+            len(self.jitter) == 4 and all(0 <= j < math.inf for j in self.jitter) and self.jitter[3] <= 0.5,
+            "jitter",
+            "brightness, contrast, saturation and hue, 0 or more, the last at most 0.5",
+            self.jitter,
+        )
+        unknown = [name for name in self.augment if name not in AUGMENTATIONS]
+        if unknown:
+            raise ConfigError(f"there is no augmentation {unknown[0]!r}; there are {', '.join(AUGMENTATIONS)}")
+        if len(set(self.augment)) < len(self.augment) or len(set(CROPS) & set(self.augment)) > 1:
+            raise ConfigError(f"augment names one crop at most, and nothing twice; not {', '.join(self.augment)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as in TOML, checkpoints and cards."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, settings: dict[str, Any], base: "Recipe | None" = None) -> "Recipe":
+        """From plain data; `preset` names the recipe that the other settings change, else it is `base`."""
+        settings = dict(settings)
+        start = base if "preset" not in settings else resolve(settings.pop("preset"))
+        if start is None:
+            raise ConfigError(f"a recipe needs a preset to start from: {', '.join(PRESETS)}")
+        return start.changed(**settings)
+
+    @classmethod
+    def from_toml(cls, path: str | Path, base: "Recipe | None" = None) -> "Recipe":
+        """From a file such as `docs/recipe.toml`."""
+        return from_toml(path, lambda settings: cls.from_dict(settings, base))
+
+    def changed(self, **settings: Any) -> "Recipe":
+        """The same with other settings, their types checked: `QUICK.changed(epochs=5)`."""
+        check_types(Recipe, settings, "recipe")
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
+        return dataclasses.replace(self, **values)
+
+    def learning_rate(self, step: int, total: int) -> float:
+        """The rate of step 0 … `total` - 1.
+
+        cosine: lr (s + 1) / w for the w steps of warm-up, then lr (1 + cos(pi (s - w) / (total - w))) / 2.
+        one-cycle: half a cosine from lr/25 up to lr, half a cosine down to lr/250,000.
+        """
+        if self.schedule == "cosine":
+            warm = self.warm_up * total
+            if step < warm:
+                return self.lr * min(1.0, (step + 1) / warm)
+            return self.lr * (1 + math.cos(math.pi * (step - warm) / (total - warm))) / 2
+        peak, first = self.warm_up * total - 1, self.lr / START
+        if peak > 0 and step <= peak:
+            return _half_cosine(first, self.lr, step / peak)
+        peak = max(peak, 0.0)
+        return _half_cosine(self.lr, first / END, (step - peak) / (total - 1 - peak) if total - 1 > peak else 0.0)
+
+
+def _half_cosine(start: float, end: float, share: float) -> float:
+    return end + (start - end) / 2.0 * (math.cos(math.pi * share) + 1)  # as torch writes it, to the bit
+
+
+def _demand(holds: bool, name: str, wanted: str, value: Any) -> None:
+    if not holds:
+        raise ConfigError(f"a recipe's {name} must be {wanted}, not {value!r}")
+
+
+CIFAR = Recipe(epochs=300, augment=("crop", "flip", "autoaugment-cifar10", "cutout"))
+CIFAR_NOBN = dataclasses.replace(CIFAR, lr=0.005, weight_decay=1e-4)
+IMAGENET = Recipe(
+    epochs=120,
+    batch=256,
+    weight_decay=1e-4,
+    label_smoothing=0.1,
+    ema=0.999,
+    augment=("resized-crop", "flip", "colour-jitter"),
+)
+QUICK = Recipe(epochs=28, lr=0.2, nesterov=True, schedule="one-cycle", warm_up=0.2, augment=("reflect-crop", "flip"))
+QUICK_NOBN = dataclasses.replace(QUICK, epochs=24, lr=0.03, weight_decay=1e-4)
+
+PRESETS = {
+    "cifar": CIFAR,
+    "cifar-nobn": CIFAR_NOBN,
+    "imagenet": IMAGENET,
+    "quick": QUICK,
+    "quick-nobn": QUICK_NOBN,
+}
+
+
+def resolve(recipe: Recipe | str) -> Recipe:
+    """A recipe, or the preset of that name."""
+    if isinstance(recipe, Recipe):
+        return recipe
+    found = PRESETS.get(recipe.lower()) if isinstance(recipe, str) else None
+    if found is None:
+        raise ConfigError(f"there is no recipe {recipe!r}; there are {', '.join(PRESETS)}")
+    return found
+
+
+def paper_recipe(side: int, bn: bool) -> str:
+    """The preset the paper has for a network of this input size, with or without BN."""
+    if side >= IMAGENET_SIDE:
+        return "imagenet"
+    return "cifar" if bn else "cifar-nobn"
