@@ -1,0 +1,198 @@
+"""`spikecal train`: a network and labelled images in, weights out."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from spikecal.cli import options
+from spikecal.cli.console import bars, duration, percent, show_json, size
+from spikecal.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from spikecal.training.loop import EpochRecord
+    from spikecal.training.recipes import Recipe
+
+BATCH = 250
+MINUTE = 60.0
+MOST_WORKERS = 8
+
+
+def train(
+    model: options.Model,
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="DATA", help="A name from `spikecal datasets`, folder:PATH, npz:PATH or file.py:function."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write: w.safetensors.")],
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="cifar, cifar-nobn, imagenet, quick or quick-nobn. (default the paper's for the model)"
+        ),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="A recipe as TOML.")] = None,
+    epochs: Annotated[int | None, typer.Option(metavar="N", help="Passes over the images.")] = None,
+    batch: Annotated[int | None, typer.Option(metavar="N", help="Images a step.")] = None,
+    lr: Annotated[float | None, typer.Option(metavar="X", help="Highest learning rate.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(metavar="X", help="Of all parameters.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="The same seed, the same bits. (default 0)")] = None,
+    validate: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Hold out N training images, measured after every epoch.")
+    ] = 0,
+    half: Annotated[
+        bool, typer.Option("--half", help="Half precision, if accuracy on training images stays what it is.")
+    ] = False,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="State to go on from when killed. (default beside the output)"),
+    ] = None,
+    every: Annotated[float, typer.Option(min=0, metavar="MINUTES", help="Between checkpoints inside an epoch.")] = 5,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="cpu, cuda or mps. (default the best)")] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Processes that augment images. (default one a core, 8 at most)"),
+    ] = None,
+    data_root: options.DataRoot = None,
+    json: options.Json = False,
+) -> None:
+    """Train a network and write its weights; killed, the same command goes on where it was."""
+    if output.suffix != ".safetensors":
+        raise ConfigError(
+            f"weights are written as safetensors: name the file {output.with_suffix('.safetensors').name}"
+        )
+    if not output.absolute().parent.is_dir():
+        raise ConfigError(f"there is no folder {output.absolute().parent} to write {output.name} to")
+    flags = {"epochs": epochs, "batch": batch, "lr": lr, "weight_decay": weight_decay, "seed": seed}
+    changes = {name: value for name, value in flags.items() if value is not None}
+    configured(recipe, config, "cifar", changes)  # a bad call is said at once, not after minutes of reading images
+    import torch
+
+    from spikecal.analysis.evaluate import accuracy
+    from spikecal.data.prepare import Loader
+    from spikecal.data.sources import load_data
+    from spikecal.training import loop
+    from spikecal.training.checkpoint import data_fingerprint
+    from spikecal.training.export import export_weights, training_facts, write_card
+    from spikecal.training.feed import hold_out
+    from spikecal.training.recipes import paper_recipe
+    from spikecal.zoo.models import build_model, load_model
+
+    home = _device(device)
+    network, card = build_model(model)
+    images, test = (load_data(data, split, data_root) for split in ("train", "test"))
+    side = min(card.size or images.images[0].shape[-2:])
+    name, settings = configured(recipe, config, paper_recipe(side, _has_bn(network)), changes)
+    typer.echo(_announced(model, name, settings, recipe is None and config is None, _has_bn(network)), err=True)
+
+    torch.manual_seed(settings.seed)
+    network, card = build_model(model)
+    used, held_out = hold_out(images, validate, settings.seed)
+    unseen = data_fingerprint(test) != data_fingerprint(images)  # some sources have one set of images for both
+    measured = Loader(test if unseen else used, card, BATCH)
+    with bars(json) as progress:
+        trained = loop.train(
+            network,
+            used,
+            card,
+            settings,
+            checkpoint or output.with_name(output.name + ".checkpoint"),
+            validation=held_out,
+            device=home,
+            workers=min(MOST_WORKERS, os.cpu_count() or 1) if workers is None else workers,
+            every=every * MINUTE,
+            progress=progress,
+            report=None if progress is not None else lambda record: _say(record, settings.epochs),
+        )
+    dtype = export_weights(network, output, used if half else None, card, settings.seed)
+    stored, _ = load_model(model, output)
+    found: dict[str, Any] = {
+        "split": "test" if unseen else "train",
+        "images": len(measured.labels),
+        "share": accuracy(stored.to(home), measured),
+    }
+    facts: dict[str, Any] = {
+        "model": model,
+        "file": output.name,
+        "weights": dtype,
+        "accuracy": found,
+        "validation": held_out and {"images": len(held_out), "share": accuracy(stored, Loader(held_out, card, BATCH))},
+        "training": training_facts(settings, name, used),
+        **_circumstances(home, trained.seconds),
+    }
+    write_card(output.with_name(output.name + ".json"), facts)
+    if json:
+        show_json({**facts, "file": str(output), "history": [vars(record) for record in trained.history]})
+        return
+    took = "" if trained.seconds is None else f", {duration(trained.seconds)}"
+    typer.echo(
+        f"{output}: {size(output.stat().st_size)}, {dtype}, {percent(found['share'])} % of {found['images']:,} "
+        f"{found['split']} images{took}"
+    )
+
+
+def configured(recipe: str | None, config: Path | None, paper: str, changes: dict[str, Any]) -> tuple[str, "Recipe"]:
+    """The recipe of `--recipe` or `--config`, else the paper's, with what the flags change; and its name."""
+    from spikecal.training.recipes import Recipe, resolve
+
+    if recipe is not None and config is not None:
+        raise ConfigError("give --recipe or --config, not both: a file can name a preset")
+    if config is not None:
+        return config.name, Recipe.from_toml(config, resolve(paper)).changed(**changes)
+    return (recipe or paper).lower(), resolve(recipe or paper).changed(**changes)
+
+
+def _announced(model: str, name: str, recipe: "Recipe", chosen: bool, bn: bool) -> str:
+    """Which recipe, and why; a recipe that is meant for other networks is not used in silence."""
+    why = f", the paper's for its size {'with' if bn else 'without'} BN; --recipe chooses another" if chosen else ""
+    if not bn and name in ("cifar", "quick"):
+        why = f"; {model} has no BN, for which there is {name}-nobn"
+    epochs = f"{recipe.epochs} epoch{'s' if recipe.epochs > 1 else ''}"
+    return f"{model}: recipe {name}, {epochs}, lr {recipe.lr:g}, seed {recipe.seed}{why}"
+
+
+def _say(record: "EpochRecord", epochs: int) -> None:
+    measured = "" if record.accuracy is None else f", {percent(record.accuracy)} % of the held-out images"
+    typer.echo(
+        f"epoch {record.epoch}/{epochs}: loss {record.loss:.4f}, lr {record.lr:.4g}{measured} "
+        f"({duration(record.seconds)})",
+        err=True,
+    )
+
+
+def _circumstances(home: "torch.device", seconds: float | None) -> dict[str, Any]:
+    """What the bits depend on beside the recipe, and how long it took."""
+    import torch
+
+    return {
+        "seconds": None if seconds is None else round(seconds, 1),
+        "device": home.type,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__.partition("+")[0],
+    }
+
+
+def _has_bn(network: "nn.Module") -> bool:
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    return any(isinstance(module, _BatchNorm) for module in network.modules())
+
+
+def _device(name: str | None) -> "torch.device":
+    import torch
+
+    if name is None:
+        best = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        return torch.device(best)
+    try:
+        home = torch.device(name)
+        torch.empty(1, device=home)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ConfigError(f"there is no device {name!r} here: {str(error).splitlines()[0]}") from error
+    return home
