@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from spikecal.data.card import Card
+from spikecal.data.factory import first_line
 from spikecal.data.prepare import prepare
 from spikecal.data.sources import Data, Images
-from spikecal.errors import ConfigError, DataError, SpikecalError
+from spikecal.errors import ConfigError, DataError, SpikecalError, TrainingError
 from spikecal.training.augment import BATCHED, ImageTransform, crop_and_flip, draw_shifts
 from spikecal.training.recipes import Recipe
 
@@ -73,7 +74,14 @@ class Feed:
         except SpikecalError as error:
             # out of a worker it comes with a traceback as text, whose last line is "class: message"
             lines = str(error).strip().splitlines()
-            raise error if len(lines) < 2 else type(error)(lines[-1].partition(": ")[2]) from error
+            if len(lines) < 2:
+                raise
+            raise type(error)(lines[-1].partition(": ")[2]) from error
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            # killed from outside, or out of (shared) memory
+            raise TrainingError(f"{first_line(error)}: use fewer workers; the checkpoint is kept") from error
 
 
 class _Epoch(Dataset[tuple[Tensor, Tensor]]):
