@@ -7,9 +7,9 @@ writes src/spikecal/demo/: weights, two sheets of images, their labels, and a ca
 """
 
 import argparse
+import io
 import json
 import logging
-import os
 from pathlib import Path
 
 import torch
@@ -20,7 +20,7 @@ from spikecal.analysis.evaluate import accuracy
 from spikecal.data.demo import SHEETS, pack
 from spikecal.data.prepare import Loader
 from spikecal.data.sources import Data, data_root, load_data, subset
-from spikecal.snn.file import write_text
+from spikecal.files import write_whole
 from spikecal.training.export import export_weights, training_facts, write_card
 from spikecal.training.loop import train
 from spikecal.training.recipes import QUICK, Recipe
@@ -57,7 +57,7 @@ def main() -> None:
     for split, sheet in SHEETS.items():
         save_sheet(parts[split], out / f"{sheet}.png")
     labels = {sheet: labels_of(parts[split]).tolist() for split, sheet in SHEETS.items()}
-    write_text(out / "labels.json", json.dumps(labels))
+    write_whole(out / "labels.json", json.dumps(labels))
     facts = {
         "model": NAME,
         "weights": dtype,
@@ -92,9 +92,9 @@ def labels_of(data: Data) -> Tensor:
 
 
 def save_sheet(data: Data, path: Path) -> None:
-    part = path.with_name(path.name + ".part")
-    Image.fromarray(pack(torch.as_tensor(data.images))).save(part, format="PNG", optimize=True)
-    os.replace(part, path)
+    buffer = io.BytesIO()
+    Image.fromarray(pack(torch.as_tensor(data.images))).save(buffer, format="PNG", optimize=True)
+    write_whole(path, buffer.getvalue())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The state of an unfinished training, in one file that is replaced whole and read without running anything from it."""
 
-import os
+import io
 import pickle
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from spikecal.calibration.workdir import fingerprint
-from spikecal.data.factory import first_line
 from spikecal.data.sources import Data
 from spikecal.errors import ConfigError, FileError
+from spikecal.files import write_whole
 from spikecal.training.recipes import QUICK, Recipe
 
 FORMAT = 2
@@ -21,13 +21,9 @@ WAY_OUT = "delete it to start anew, or write to another file"
 
 def write(path: Path, state: dict[str, Any]) -> None:
     """Replace the file: whoever is killed meanwhile leaves the old one."""
-    part = path.with_name(path.name + ".part")
-    try:
-        torch.save(state, part)
-        os.replace(part, path)
-    except (OSError, RuntimeError) as error:  # torch's own writer raises the latter when the disk is full
-        part.unlink(missing_ok=True)
-        raise FileError(f"{path} cannot be written: {first_line(error)}") from error
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    write_whole(path, buffer.getvalue())
 
 
 def read(path: Path) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from spikecal.calibration.workdir import store
 from spikecal.data.card import Card
 from spikecal.data.prepare import Loader
 from spikecal.data.sources import Data, subset
-from spikecal.snn.file import write_text
+from spikecal.files import write_whole
 from spikecal.training.recipes import Recipe
 
 log = logging.getLogger(__name__)
@@ -54,4 +54,4 @@ def training_facts(recipe: Recipe, name: str, data: Data) -> dict[str, Any]:
 
 
 def write_card(path: Path, facts: dict[str, Any]) -> None:
-    write_text(path, json.dumps(facts, indent=2) + "\n")
+    write_whole(path, json.dumps(facts, indent=2) + "\n")

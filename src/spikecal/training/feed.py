@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from spikecal.data.card import Card
 from spikecal.data.factory import first_line
+from spikecal.data.images import UnreadableImage
 from spikecal.data.prepare import prepare
 from spikecal.data.sources import Data, Images
 from spikecal.errors import ConfigError, DataError, SpikecalError, TrainingError
@@ -94,9 +95,13 @@ class _Epoch(Dataset[tuple[Tensor, Tensor]]):
         return len(self.data)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        try:
+            image = self.data.images[index]
+        except UnreadableImage as error:  # of a kind that passes from a worker to its parent
+            raise DataError(f"{error}; `spikecal datasets check` lists all such files") from error
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(mixed(self.seed, self.epoch, index))
-            return self.transform(self.data.images[index], self.data.name), self.labels[index]
+            return self.transform(image, self.data.name), self.labels[index]
 
 
 def mixed(*numbers: int) -> int:
