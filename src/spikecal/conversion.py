@@ -124,6 +124,35 @@ def convert(
         tensors = [t for node in graph.nodes.values() for t in node.op.tensors().values()]
         settings.workdir = Workdir(Path(workdir), fingerprint([*tensors, *(x for i in chosen for x in i)], identity))
 
+    try:
+        return _calibrated(graph, chosen, steps, settings, seconds, dtype)
+    finally:
+        if settings.workdir is not None:
+            settings.workdir.close()
+
+
+@dataclass
+class Settings:
+    """What all phases of one conversion share."""
+
+    pipeline: Pipeline
+    seed: int
+    micro_batch: int | None
+    memory: int
+    progress: Progress
+    workdir: Workdir | None = None
+
+
+def _calibrated(
+    graph: Graph,
+    chosen: list[Inputs],
+    steps: list[int],
+    settings: Settings,
+    seconds: dict[str, float],
+    dtype: torch.dtype,
+) -> Result:
+    """The network for every T of `steps`, calibrated on the `chosen` images."""
+    pipeline = settings.pipeline
     histograms, seconds["thresholds"] = _histograms(graph, chosen[: pipeline.threshold.images], settings)
     per_image = seconds["thresholds"] / min(len(chosen), pipeline.threshold.images)
     settings.memory -= sum(x.nbytes for image in chosen for x in image)
@@ -140,18 +169,6 @@ def convert(
             records += _sweep(graph, networks[t], calibrators, index, chosen, settings, per_image)
         seconds[f"T={t}"] = time.perf_counter() - started
     return Result(networks, records, pipeline, histograms, seconds)
-
-
-@dataclass
-class Settings:
-    """What all phases of one conversion share."""
-
-    pipeline: Pipeline
-    seed: int
-    micro_batch: int | None
-    memory: int
-    progress: Progress
-    workdir: Workdir | None = None
 
 
 def _histograms(graph: Graph, images: list[Inputs], settings: Settings) -> tuple[dict[str, Histogram], float]:

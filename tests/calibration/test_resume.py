@@ -224,6 +224,17 @@ def test_a_workdir_without_a_readable_mark_is_refused(work: Path) -> None:
             convert(work)
 
 
+def test_a_workdir_in_use_is_refused(work: Path) -> None:
+    holding = f"import fcntl, sys; f = open({str(work / 'conversion.json')!r}); fcntl.flock(f, fcntl.LOCK_EX)"
+    command = [sys.executable, "-c", f"{holding}; print('held', flush=True); sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"held\n"
+        with pytest.raises(ConfigError, match="is being used by another process"):
+            convert(work)
+        other.kill()
+    convert(work)
+
+
 def test_files_of_others_survive(tmp_path: Path) -> None:
     download = tmp_path / "film.mp4.part"
     download.write_text("half of it")

@@ -13,7 +13,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from spikecal.errors import ConfigError, FileError
-from spikecal.files import write_whole
+from spikecal.files import lock, write_whole
 
 
 class Workdir:
@@ -22,22 +22,32 @@ class Workdir:
     def __init__(self, folder: Path, fingerprint: str) -> None:
         """Open `folder` for the conversion with this fingerprint; a folder of another one is refused."""
         self.folder = folder
+        marker = folder / "conversion.json"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            marker = folder / "conversion.json"
-            if marker.exists():
-                self._compare(marker, fingerprint)
-                for leftover in (*folder.glob("*.step.part"), *folder.glob("T*/sweep*/*.part")):  # of a killed process
-                    leftover.unlink(missing_ok=True)
-            else:
+            if not marker.exists():
                 write_whole(marker, json.dumps({"fingerprint": fingerprint}))
+            self._file = marker.open()
         except (OSError, FileError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise ConfigError(f"the working directory {folder} cannot be used: {reason}") from error
-
-    def _compare(self, marker: Path, fingerprint: str) -> None:
         try:
-            known = json.loads(marker.read_text())["fingerprint"]
+            if not lock(self._file):
+                raise ConfigError(f"{folder} is being used by another process: wait for it, or choose another one")
+            self._compare(fingerprint)
+        except ConfigError:
+            self.close()
+            raise
+        for leftover in (*folder.glob("*.step.part"), *folder.glob("T*/sweep*/*.part")):  # of a killed process
+            leftover.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let other processes use the folder."""
+        self._file.close()
+
+    def _compare(self, fingerprint: str) -> None:
+        try:
+            known = json.load(self._file)["fingerprint"]
         except (ValueError, KeyError, TypeError):
             known = None
         if known != fingerprint:

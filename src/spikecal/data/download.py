@@ -16,11 +16,7 @@ from typing import IO
 
 import spikecal
 from spikecal.errors import DataError
-
-try:
-    import fcntl
-except ImportError:  # not POSIX: two programs that fetch the same file at once then start anew
-    fcntl = None  # type: ignore[assignment]
+from spikecal.files import lock
 
 TIMEOUT = 15.0  # seconds without a byte
 TRIES = 4  # after a cut connection, without getting further
@@ -92,11 +88,8 @@ def _locked(part: Path) -> Iterator[IO[bytes]]:
     """The unfinished file, for this process alone."""
     while True:
         with part.open("ab") as file:
-            try:
-                if fcntl is not None:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise DataError(f"{part} is being written by another process: wait for it") from error
+            if not lock(file):
+                raise DataError(f"{part} is being written by another process: wait for it")
             if part.exists() and os.path.samestat(os.fstat(file.fileno()), part.stat()):
                 try:
                     yield file
