@@ -138,7 +138,7 @@ def test_one_number_per_place_stays_an_affine_map(agree):
         (lambda x: F.avg_pool2d(x, 2) + x.mean((2, 3))[:, :2], "mixes up the images"),
         (lambda x: F.dropout(x, 0.5, True), "active in eval"),
         (lambda x: F.dropout(x), "active in eval"), (lambda x: F.conv2d(x, x[:1]), "batch"),
-        (lambda x: x * x.shape[2], "size that depends on the input"), (lambda x: x.max(), "max"),
+        (lambda x: x * x.shape[0], "size that depends on the input"), (lambda x: x.max(), "max"),
         (lambda x: F.linear(x, x.mean((0, 1))), "batch"),
     ],
 )  # fmt: skip

@@ -116,7 +116,7 @@ def test_knows_whether_it_pools_spikes(agree, function, expected):
 
 @pytest.mark.parametrize(
     ("layer", "message"),
-    [(nn.AdaptiveMaxPool2d(1), "AdaptiveMaxPool2d"), (nn.MaxPool2d(2, return_indices=True), "indices"),
+    [(nn.AdaptiveMaxPool2d(3), "from 8 to 3"), (nn.MaxPool2d(2, return_indices=True), "indices"),
      (nn.LPPool2d(2, 2), "LPPool2d"), (nn.FractionalMaxPool2d(2, output_ratio=0.5), "Fractional")],
 )  # fmt: skip
 def test_other_pools_are_refused(layer, message):

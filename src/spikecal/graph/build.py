@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from spikecal.graph.graph import Graph, Node
 from spikecal.graph.layout import layout
-from spikecal.graph.ops import ChannelAffine, Input, Op, Spike
+from spikecal.graph.ops import ChannelAffine, Input, Op, Reshape, Spike
 from spikecal.graph.sizes import Size
 from spikecal.graph.values import Dim, Ref, Refusal
 
@@ -40,10 +41,11 @@ class Hole(Op):
 class Builder:
     """Adds nodes to `graph`. `site` is the name of the place in the model that is being lowered."""
 
-    def __init__(self, dtype: torch.dtype, device: torch.device, reserved: frozenset[str] = frozenset()) -> None:
+    def __init__(self, dtype: torch.dtype, device: torch.device, sized: bool = False) -> None:
         self.graph = Graph()
-        self.reserved = reserved  # names of sites, which helper nodes must leave alone
+        self.reserved: frozenset[str] = frozenset()  # names of sites, which helper nodes must leave alone
         self.dtype, self.device = dtype, device
+        self.sized = sized  # whether all sizes but the batch's are those of the example
         self.site = ""
         self.kept: set[str] = set()  # values that depend on a kept part
         self._refs: dict[str, Ref] = {}
@@ -69,7 +71,12 @@ class Builder:
         return self._add(node, layout(name, op, inputs, references, shape))
 
     def input(self, index: int, shape: tuple[int, ...]) -> Ref:
-        return self._source(Input(index=index), shape)
+        """The network's input; one that has to have this size goes through a reshape that checks it."""
+        ref = self._source(Input(index=index), shape)
+        if not self.sized:
+            return ref
+        checked = [("=", ("size", 0, d), n) for d, n in enumerate(shape[1:], start=1)]
+        return self.emit(Reshape(shape=[("batch",), *checked]), ref, part="sized")
 
     def hole(self, shape: tuple[int, ...], kept: bool) -> Ref:
         """A value of a given shape that no operation computes."""
@@ -83,6 +90,8 @@ class Builder:
         return self._add(node, layout(node.name, op, (), (), shape))
 
     def _add(self, node: Node, ref: Ref) -> Ref:
+        if self.sized:
+            ref = replace(ref, fixed=(None, *ref.shape[1:]))
         self.graph.add(node)
         self._refs[node.name] = ref
         return ref

@@ -10,6 +10,7 @@ from spikecal.graph.build import Builder, handles, numbers
 from spikecal.graph.ops import AdaptiveAvgPool, AvgPool, MaxPool, Reduce, Spike, Upsample
 from spikecal.graph.values import Dim, Ref, Refusal, example_size, find
 
+ADAPTIVE_HINT = "replace it with a max-pool of a fixed kernel or with an adaptive average pool"
 RELU_HINT = "replace it with ReLU, ReLU6 or Hardtanh(0, c) and fine-tune"
 
 
@@ -160,6 +161,25 @@ def max_pool(
 @handles(pooling._MaxPoolNd)
 def max_pool_module(b: Builder, m: Any, input: Ref) -> Ref:
     return max_pool(b, input, m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode, m.return_indices)
+
+
+@handles("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
+def adaptive_max_pool(b: Builder, input: Ref, output_size: Any, return_indices: bool = False) -> Ref:
+    """A max-pool with the kernel that this input size comes to; it is one size for all inputs, or it is refused."""
+    sizes = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * _space(input)
+    kernel = []
+    for size, wanted in zip(input.fixed[2:], sizes, strict=True):
+        if size is None:
+            raise Refusal("an adaptive max-pool of a size that depends on the input", ADAPTIVE_HINT)
+        if size % (wanted or size):
+            raise Refusal(f"an adaptive max-pool from {size} to {wanted}, whose windows differ in size", ADAPTIVE_HINT)
+        kernel.append(size // (wanted or size))
+    return max_pool(b, input, kernel, return_indices=return_indices)
+
+
+@handles(pooling._AdaptiveMaxPoolNd)
+def adaptive_max_pool_module(b: Builder, m: Any, input: Ref) -> Ref:
+    return adaptive_max_pool(b, input, m.output_size, m.return_indices)
 
 
 @handles("interpolate")

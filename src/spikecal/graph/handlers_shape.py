@@ -12,6 +12,7 @@ from spikecal.graph.ops import Cat, Flatten, Pad, Permute, Reshape, Slice
 from spikecal.graph.values import Dim, Ref, Refusal, example_size
 
 WHOLE = ("slice", None, None, None)
+MAX_RUNS = 64  # slices that one selection of channels may become
 BATCH_HINT = "keep dimension 0 the batch, written as x.size(0), x.shape[0] or -1"
 
 
@@ -123,6 +124,9 @@ def getitem(b: Builder, input: Ref, index: Any) -> Ref:
         at = items.index(Ellipsis)
         taken = sum(i is not None for i in items) - 1
         items[at : at + 1] = [slice(None)] * (input.ndim - taken)
+    chosen = [d for d, item in enumerate(items) if isinstance(item, (list, Tensor))]
+    if chosen:
+        return _index(b, input, items, chosen)
     bounds: list[Any] = []
     for item in items:
         if isinstance(item, slice):
@@ -142,6 +146,43 @@ def getitem(b: Builder, input: Ref, index: Any) -> Ref:
     if all(item == WHOLE for item in plain):
         return input
     return b.emit(Slice(index=plain), input, refs=refs)
+
+
+def _index(b: Builder, x: Ref, items: list[Any], chosen: list[int]) -> Ref:
+    """`x[:, [2, 0, 1]]`: one list among whole slices."""
+    if len(chosen) > 1 or any(item != slice(None) for d, item in enumerate(items) if d not in chosen):
+        raise Refusal("an index that is not made of numbers and slices, or of one list among whole slices")
+    return index_select(b, x, chosen[0], items[chosen[0]])
+
+
+@handles("index_select")
+def index_select(b: Builder, input: Ref, dim: int, index: Any) -> Ref:
+    """A concatenation of slices, one for each run of evenly spaced numbers in the index."""
+    d = input.dim(dim)
+    numbers = torch.as_tensor(index)
+    if numbers.is_floating_point() or numbers.dtype in (torch.bool, torch.uint8) or numbers.ndim != 1:
+        raise Refusal("an index that is not a list of numbers")
+    runs = _runs([n % input.shape[d] for n in numbers.tolist()])
+    if len(runs) > MAX_RUNS:
+        raise Refusal(f"a selection in {len(runs)} separate pieces", "reorder the weights of the layers around it")
+    leading = _leading(d)
+    parts = [
+        b.emit(Slice(index=[*leading, ("slice", start, stop, step)]), input, part=f"{i}" if len(runs) > 1 else "")
+        for i, (start, stop, step) in enumerate(runs)
+    ]
+    return parts[0] if len(parts) == 1 else b.emit(Cat(dim=d), *parts)
+
+
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int, int]]:
+    """The numbers as (start, stop, step) of slices, each as long as it can be."""
+    runs: list[list[int]] = []
+    for n in numbers:
+        run = runs[-1] if runs else []
+        if run and n > run[-1] and (len(run) == 1 or n - run[-1] == run[1] - run[0]):
+            run.append(n)
+        else:
+            runs.append([n])
+    return [(run[0], run[-1] + 1, run[1] - run[0] if len(run) > 1 else 1) for run in runs]
 
 
 @handles("select")
@@ -167,8 +208,14 @@ def _cut(b: Builder, x: Ref, d: int, ranges: Sequence[tuple[Any, Any]]) -> tuple
 
 
 @handles("split", "split_with_sizes")
-def split(b: Builder, tensor: Ref, split_size_or_sections: Any, dim: int = 0) -> tuple[Ref, ...]:
+def split(
+    b: Builder, tensor: Ref, split_size_or_sections: Any = None, dim: int = 0, *, split_size: Any = None,
+    split_sizes: Any = None,
+) -> tuple[Ref, ...]:  # fmt: skip
+    """Function, method and `split_with_sizes` each call the second argument something else."""
     d = tensor.dim(dim)
+    for given in (split_size, split_sizes):
+        split_size_or_sections = given if split_size_or_sections is None else split_size_or_sections
     if isinstance(split_size_or_sections, (tuple, list)):
         ranges, start = [], 0
         for length in split_size_or_sections:

@@ -17,7 +17,7 @@ from spikecal.graph.head import build_head, check_keep
 from spikecal.graph.passes import run_passes
 from spikecal.graph.prepare import Working, prepare, relative_error
 from spikecal.graph.sites import call_name, describe, live_nodes, module_at, name_sites
-from spikecal.graph.trace import Like, Traced, trace
+from spikecal.graph.trace import Like, Traced, Untraceable, trace
 from spikecal.graph.values import Dim, Lost, Ref, Refusal, find, replace
 
 logger = logging.getLogger(__name__)
@@ -44,10 +44,6 @@ HINTS = {
         BATCH_NORM_INSTEAD,
     ),
     **dict.fromkeys(("softmax", "log_softmax", "logsoftmax"), LAST_SOFTMAX),
-    **dict.fromkeys(
-        ("adaptivemaxpool1d", "adaptivemaxpool2d", "adaptivemaxpool3d", "adaptive_max_pool2d"),
-        "replace it with a max-pool of a fixed kernel or with an adaptive average pool",
-    ),
 }  # fmt: skip
 
 
@@ -73,9 +69,27 @@ def lower(model: nn.Module, example: tuple[Tensor, ...], keep: Sequence[str] = (
 
 
 def _lower(working: Working, keep: Sequence[str]) -> Graph:
-    traced = trace(working.model, working.example, keep)
+    """For all input sizes where the model's code allows for that, else for the example's."""
+    try:
+        return _walk(working, keep, sized=False)
+    except ConversionError as error:
+        refusal = error
+    try:
+        graph = _walk(working, keep, sized=True)
+    except Untraceable as error:
+        raise refusal from error
+    except ConversionError as error:
+        raise error from refusal.__cause__  # what is left of the refusals when sizes are known
+    shapes = ", ".join("×".join(map(str, x.shape[1:])) for x in working.example)
+    place = f"{refusal.layer}: {refusal.found}"
+    logger.warning("the network will take inputs of %s only: %s", shapes, place)
+    return graph
+
+
+def _walk(working: Working, keep: Sequence[str], sized: bool) -> Graph:
+    traced = trace(working.model, working.example, keep, sized)
     with torch.no_grad():
-        return run_passes(Lowering(traced, Builder(working.dtype, working.device), keep).run())
+        return run_passes(Lowering(traced, Builder(working.dtype, working.device, sized), keep).run())
 
 
 class Lowering:

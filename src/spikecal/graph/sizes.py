@@ -1,19 +1,33 @@
 """Sizes that depend on the input: the arithmetic behind `x.view(x.size(0), -1)`, as plain data.
 
 An expression is an int, `("batch",)`, `("size", k, d)` (dimension d of the k-th shape at hand) or
-`(operator, left, right)` with one of `+ - * //`. Plain tuples: they go into JSON and come back.
+`(operator, left, right)` with one of `+ - * // =`. Plain tuples: they go into JSON and come back.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from spikecal.errors import DataError
+
 Size = Any  # int | ("batch",) | ("size", int, int) | (operator, Size, Size): a recursive type, checked by `check_size`
+
+
+def demanded(found: int, wanted: int) -> int:
+    """The operator `=`: a size that must be what it was when the network was lowered."""
+    if found != wanted:
+        raise DataError(
+            f"the network takes inputs of the one size it was converted for, because its code computes with sizes: "
+            f"a dimension is {found}, not {wanted}"
+        )
+    return wanted
+
 
 OPERATORS: dict[str, Callable[[int, int], int]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
     "//": lambda a, b: a // b,
+    "=": demanded,
 }
 MAX_DEPTH = 32
 

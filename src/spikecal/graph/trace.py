@@ -1,7 +1,8 @@
 """Tracing: an fx graph of a model, with what every value was like on the example inputs.
 
 The example is run along while tracing. That tells shapes apart from data (ranks are plain numbers, sizes stay
-symbolic), finds a failing layer where it fails, and shows which values an in-place operation changes.
+symbolic), finds a failing layer where it fails, and shows which values an in-place operation changes. With `sized`,
+all sizes but the batch's are plain numbers as well: code may then branch on them, and the trace is of one input size.
 """
 
 import dis
@@ -47,6 +48,10 @@ class Traced:
     graph: fx.Graph
 
 
+class Untraceable(ConversionError):
+    """Tracing stopped: what comes after that place was not looked at."""
+
+
 class ExampleFailed(Exception):
     """An operation raised on the example inputs: the model itself cannot run on them."""
 
@@ -60,7 +65,9 @@ class ExampleProxy(fx.Proxy):
         value = getattr(self._example, name)
         if callable(value):
             return Attribute(self, name)
-        if isinstance(value, (Tensor, torch.Size)):
+        if isinstance(value, torch.Size):
+            return self.tracer.shape_of(self)  # type: ignore[attr-defined]
+        if isinstance(value, Tensor):
             return self.tracer.create_proxy("call_function", getattr, (self, name), {})
         return value  # rank, dtype, device: the same for every input
 
@@ -94,10 +101,11 @@ for _function in (operator.iadd, operator.isub, operator.imul, operator.itruediv
 class ExampleTracer(fx.Tracer):
     """Traces while it runs the example. Modules of torch.nn and those listed in `keep` are leaves."""
 
-    def __init__(self, example: Sequence[Tensor], keep: Sequence[str], trace_parameters: bool) -> None:
+    def __init__(self, example: Sequence[Tensor], keep: Sequence[str], sized: bool, trace_parameters: bool) -> None:
         super().__init__()
         self.example, self.keep = tuple(x.clone() for x in example), frozenset(keep)
-        self.trace_parameters = trace_parameters
+        self.sized, self.trace_parameters = sized, trace_parameters
+        self.batch: Any = None  # one proxy for the batch size of all values, so that shapes can be compared
         self.failed_in: str | None = None
         self._running = False
         self._living: list[tuple[fx.Node, int | None, weakref.ref[Tensor]]] = []
@@ -136,9 +144,24 @@ class ExampleTracer(fx.Tracer):
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return ExampleProxy(node, self)
 
+    def shape_of(self, proxy: Any) -> Any:
+        """`proxy.shape`, as a traced value or, where sizes are numbers, as a tuple of the batch size and these."""
+        shape = self.create_proxy("call_function", getattr, (proxy, "shape"), {})
+        if not self.sized:
+            return shape
+        sizes = _example_of(shape)
+        if not sizes or sizes[0] != len(self.example[0]):
+            return shape
+        self.batch = shape[0] if self.batch is None else self.batch
+        return (self.batch, *sizes[1:])
+
     def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any) -> Any:
-        if kind == "call_method" and target in STATIC_METHODS and isinstance(args[0], fx.Proxy):
-            return getattr(_example_of(args[0]), target)(*args[1:], **kwargs)
+        if kind == "call_method" and isinstance(args[0], fx.Proxy):
+            if target in STATIC_METHODS:
+                return getattr(_example_of(args[0]), target)(*args[1:], **kwargs)
+            if target == "size" and self.sized:
+                shape, dim = self.shape_of(args[0]), (*args[1:], *kwargs.values())
+                return shape[dim[0]] if dim and dim[0] is not None else shape
         proxy: Any = super().create_proxy(kind, target, args, kwargs, *rest, **options)
         node = proxy.node
         node.meta["path"] = self.scope.module_path
@@ -199,18 +222,23 @@ class ExampleTracer(fx.Tracer):
             self._living.extend(parts)
 
 
-def trace(model: nn.Module, example: Sequence[Tensor], keep: Sequence[str] = ()) -> Traced:
-    """Trace a model, which is in eval mode and may be changed, on example inputs, which are not."""
+def trace(model: nn.Module, example: Sequence[Tensor], keep: Sequence[str] = (), sized: bool = False) -> Traced:
+    """Trace a model, which is in eval mode and may be changed, on example inputs, which are not.
+
+    With `sized`, sizes are the example's: the trace is true for inputs of that size alone.
+    """
     try:
         inspect.signature(model.forward).bind(*example)
     except TypeError as error:
         raise DataError(f"the model cannot be called with {len(example)} input(s): {error}") from error
     try:
-        return _trace(model, ExampleTracer(example, keep, trace_parameters=False))
+        return _trace(model, ExampleTracer(example, keep, sized, trace_parameters=False))
     except ConversionError as refusal:
+        if sized:
+            raise  # the first size of a parameter would be taken for the batch's
         # `self.token.expand(x.size(0), -1, -1)` takes a traced size only where the parameter is traced as well.
         try:
-            return _trace(model, ExampleTracer(example, keep, trace_parameters=True))
+            return _trace(model, ExampleTracer(example, keep, sized, trace_parameters=True))
         except SpikecalError:
             raise refusal from refusal.__cause__
 
@@ -237,7 +265,7 @@ def _not_traceable(error: Exception, layer: str, model: nn.Module, example: Sequ
         return DataError(f"the model cannot run on the example inputs: {type(own).__name__}: {_first_line(own)}")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_user_code(f.filename)]
     line = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno} `{frames[-1].line}`" if frames else ""
-    return ConversionError(
+    return Untraceable(
         layer,
         f"Python code that torch.fx cannot trace{line} ({_first_line(error)})",
         f"make that code independent of data and sizes, or, at the end of the network, list it: keep=[{layer!r}]",
