@@ -6,7 +6,8 @@ from spikecal.cli.options import Json
 
 def models(json: Json = False) -> None:
     """List the networks that have a name."""
-    from spikecal.zoo.models import PACKAGES, ZOO
+    from spikecal.zoo.models import ZOO
+    from spikecal.zoo.packages import PACKAGES
 
     if json:
         facts = {
@@ -19,7 +20,7 @@ def models(json: Json = False) -> None:
     for name, entry in ZOO.items():
         height, width = entry.card.size or (0, 0)
         weights = "embedded" if entry.card.weights else "give --weights"
-        rows.append((name, f"{height}×{width}", str(len(entry.card.classes)), weights, entry.about))
+        rows.append((name, f"{height}×{width}", str(entry.classes), weights, entry.about))
     show_table(
         "",
         ("name", ">input", ">classes", "weights", "about"),

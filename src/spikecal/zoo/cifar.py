@@ -42,7 +42,7 @@ class ResNet(nn.Module):
         self.conv1 = nn.Conv2d(3, widths[0], 3, 1, 1, bias=not bn)
         self.bn1 = norm(widths[0], bn)
         self.relu1 = nn.ReLU()
-        layers: list[nn.Module] = []
+        layers: list[BasicBlock] = []
         inputs = widths[0]
         for group, width in enumerate(widths):
             for block in range(blocks):
@@ -54,17 +54,11 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(inputs, classes)
         initialise(self)
         if not bn:
-            self._quiet_branches()
+            quiet_branches(layers)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.blocks(self.relu1(self.bn1(self.conv1(x))))
         return self.fc(self.dropout(torch.flatten(self.pool(x), 1)))
-
-    @torch.no_grad()
-    def _quiet_branches(self) -> None:
-        """Without BN every block would double the variance: start each branch with its share of the sum instead."""
-        for block in self.blocks:
-            block.conv2.weight.mul_(len(self.blocks) ** -0.5)  # type: ignore[union-attr, operator]
 
 
 class VGG16(nn.Module):
@@ -102,3 +96,10 @@ def initialise(model: nn.Module) -> None:
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+
+
+@torch.no_grad()
+def quiet_branches(blocks: Sequence[BasicBlock]) -> None:
+    """Without BN every block would double the variance: start each branch with its share of the sum instead."""
+    for block in blocks:
+        block.conv2.weight.mul_(len(blocks) ** -0.5)

@@ -3,22 +3,20 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module, resources
+from importlib import resources
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 from torch import nn
 
-from spikecal import vision
 from spikecal.data import cifar10
 from spikecal.data.card import Card
-from spikecal.data.factory import call, first_line, is_factory, load_factory
+from spikecal.data.factory import call, is_factory, load_factory
 from spikecal.errors import ConfigError
+from spikecal.zoo import imagenet
 from spikecal.zoo.cifar import VGG16, ResNet
+from spikecal.zoo.packages import PACKAGES, imagenet_card
 from spikecal.zoo.weights import load_weights
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 
@@ -29,6 +27,7 @@ class Entry:
     about: str
     make: Callable[[], nn.Module]
     card: Card
+    classes: int
 
 
 def _cifar(name: str, about: str, make: Callable[[], nn.Module], weights: str | None = None) -> Entry:
@@ -41,7 +40,7 @@ def _cifar(name: str, about: str, make: Callable[[], nn.Module], weights: str | 
         data="demo",
         weights=weights,
     )
-    return Entry(about=about, make=make, card=card)
+    return Entry(about=about, make=make, card=card, classes=len(card.classes))
 
 
 def _cifar_zoo() -> dict[str, Entry]:
@@ -64,12 +63,32 @@ def _cifar_zoo() -> dict[str, Entry]:
     return zoo
 
 
+def _imagenet_zoo() -> dict[str, Entry]:
+    plans: dict[str, tuple[str, Callable[[], nn.Module]]] = {
+        "resnet34-imagenet": ("residual, stem of three 3×3, average pooling", imagenet.ResNet34),
+        "resnet34-imagenet-nobn": ("the same; no BN", partial(imagenet.ResNet34, bn=False)),
+        "vgg16-imagenet": ("thirteen convolutions, average pooling, three linear layers", imagenet.VGG16ImageNet),
+        "vgg16-imagenet-nobn": ("the same; no BN", partial(imagenet.VGG16ImageNet, bn=False)),
+        "mobilenet": ("MobileNet v1, depthwise separable", imagenet.MobileNet),
+        "mnasnet": ("MNASNet-B1, twice as wide", imagenet.MNASNet),
+        "regnetx4gf": ("RegNetX-4GF, grouped", imagenet.RegNetX),
+    }
+    return {
+        name: Entry(about=about, make=make, card=imagenet_card(name), classes=imagenet.CLASSES)
+        for name, (about, make) in plans.items()
+    }
+
+
 EMBEDDED = {"resnet20": "resnet20.safetensors"}  # the trained weights this package carries
-ZOO: dict[str, Entry] = _cifar_zoo()
+ZOO: dict[str, Entry] = {**_cifar_zoo(), **_imagenet_zoo()}
 
 
 def load_model(spec: str, weights: Path | None = None) -> tuple[nn.Module, Card]:
     """The trained model of `spec`, in eval mode: with `weights`, or with its own where it has some."""
+    package, _, name = spec.partition(":")
+    if weights is None and package in PACKAGES and name:
+        model, card = PACKAGES[package].load(spec, name)
+        return model, replace(card, trained=True)
     model, card = build_model(spec)
     if weights is not None:
         load_weights(model, weights)
@@ -90,7 +109,7 @@ def build_model(spec: str) -> tuple[nn.Module, Card]:
         return ZOO[spec].make().eval(), ZOO[spec].card
     package, _, name = spec.partition(":")
     if package in PACKAGES and name:
-        return PACKAGES[package](spec, name)
+        return PACKAGES[package].build(spec, name)
     if is_factory(spec):
         return _from_factory(spec)
     raise ConfigError(
@@ -106,59 +125,3 @@ def _from_factory(spec: str) -> tuple[nn.Module, Card]:
     if not isinstance(model, nn.Module) or not isinstance(card, Card):
         raise ConfigError(f"{spec} returned a {type(made).__name__}: return a torch.nn.Module, or one and its Card")
     return model.eval(), replace(card, trained=True)
-
-
-def _torchvision(spec: str, name: str) -> tuple[nn.Module, Card]:
-    models = _package("torchvision.models", spec)
-    if name not in models.list_models():
-        raise ConfigError(f"torchvision has no model {name!r}")
-    model: nn.Module = call(spec, lambda: models.get_model(name, weights=None))
-    return model.eval(), _imagenet(spec, 299 if name.startswith("inception") else 224)
-
-
-def _timm(spec: str, name: str) -> tuple[nn.Module, Card]:
-    timm = _package("timm", spec)
-    if not timm.is_model(name):
-        raise ConfigError(f"timm has no model {name!r}")
-    model: Any = call(spec, lambda: timm.create_model(name, pretrained=False))
-    config = model.pretrained_cfg
-    card = Card(
-        name=spec,
-        size=tuple(config["input_size"][1:]),
-        mean=tuple(config["mean"]),
-        std=tuple(config["std"]),
-        crop=config["crop_pct"],
-    )
-    return model.eval(), card
-
-
-def _pytorchcv(spec: str, name: str) -> tuple[nn.Module, Card]:
-    provider = _package("pytorchcv.model_provider", spec)
-    model: Any = call(spec, lambda: provider.get_model(name, pretrained=False))
-    height, width = getattr(model, "in_size", (224, 224))
-    if "cifar" in name or "svhn" in name:
-        return model.eval(), Card(name=spec, size=(height, width), mean=CIFAR_MEAN, std=(0.2023, 0.1994, 0.2010))
-    return model.eval(), _imagenet(spec, height)
-
-
-PACKAGES: dict[str, Callable[[str, str], tuple[nn.Module, Card]]] = {
-    "torchvision": _torchvision,
-    "timm": _timm,
-    "pytorchcv": _pytorchcv,
-}
-
-
-def _imagenet(spec: str, side: int) -> Card:
-    return Card(name=spec, size=(side, side), mean=IMAGENET_MEAN, std=IMAGENET_STD, crop=0.875)
-
-
-def _package(module: str, spec: str) -> ModuleType:
-    package = module.partition(".")[0]
-    vision.prepare()
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        missing = error.name or package
-        raise ConfigError(f"{spec} needs {missing}, which is not installed: pip install {package}") from error
-    except Exception as error:  # a broken install raises anything: RuntimeError, OSError, AttributeError
-        raise ConfigError(f"{spec} needs {package}, whose import fails here: {first_line(error)}") from error

@@ -1,6 +1,9 @@
 """Checkpoints into models: safetensors, or torch files read without running anything from them."""
 
+import logging
 import pickle
+import re
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,15 @@ from torch import Tensor, nn
 
 from spikecal.errors import FileError
 
-WRAPPERS = ("state_dict", "model_state_dict", "model")
+logger = logging.getLogger(__name__)
+
+# Where training scripts put a state dict; of several the first. Averaged weights are those that were evaluated.
+WRAPPERS = (
+    "state_dict_ema", "model_ema", "ema_state_dict", "ema", "state_dict", "model_state_dict", "model", "net", "network",
+    "weights", "module",
+)  # fmt: skip
 PREFIXES = ("module.", "_orig_mod.")  # of DataParallel and of torch.compile
+COUNTERS = ("n_averaged",)  # of torch's AveragedModel
 SHOWN = 4
 
 
@@ -35,18 +45,37 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except (OSError, RuntimeError, ValueError, EOFError, KeyError, AttributeError, IndexError, TypeError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise FileError(f"{path} is not a torch checkpoint: {reason}") from error
-    for wrapper in WRAPPERS:
-        if isinstance(loaded, dict) and isinstance(loaded.get(wrapper), dict):
-            loaded = loaded[wrapper]
-    if not isinstance(loaded, dict) or not loaded or not all(isinstance(v, Tensor) for v in loaded.values()):
-        raise FileError(f"{path} holds no state dict: save model.state_dict(), alone or under the key 'state_dict'")
-    return _unprefixed(loaded)
+    return _unprefixed(_unwrapped(loaded, path))
+
+
+def _unwrapped(loaded: Any, path: Path) -> dict[str, Tensor]:
+    """The state dict inside nested dicts; FileError where there is none."""
+    found = _state_dict(loaded, ())
+    if found is None:
+        inside = f"keys {_few([str(key) for key in loaded])}" if isinstance(loaded, dict) else type(loaded).__name__
+        raise FileError(
+            f"{path} holds no state dict ({inside}): save model.state_dict(), alone or under the key 'state_dict'"
+        )
+    place, state = found
+    if any("ema" in key for key in place):
+        logger.info("%s: the averaged weights under %s are used", path, ".".join(place))
+    return state
+
+
+def _state_dict(value: Any, place: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, Tensor]] | None:
+    """The first state dict in `value` and where it is."""
+    if not isinstance(value, dict) or not value:
+        return None
+    if all(isinstance(part, Tensor) for part in value.values()):
+        return place, value
+    inner = (_state_dict(value.get(key), (*place, key)) for key in WRAPPERS)
+    return next((found for found in inner if found is not None), None)
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Put the checkpoint into `model`; every key must have its place, in the right shape."""
-    given = read_weights(path)
     wanted = model.state_dict()
+    given = _renamed(read_weights(path), set(wanted))
     missing = [key for key in wanted if key not in given and not key.endswith("num_batches_tracked")]
     unexpected = [key for key in given if key not in wanted]
     shapes = [
@@ -61,13 +90,26 @@ def load_weights(model: nn.Module, path: Path) -> None:
     ]
     if faults:
         raise FileError(f"{path} does not fit {type(model).__name__}: {'; '.join(faults)}")
-    model.load_state_dict({key: given.get(key, tensor) for key, tensor in wanted.items()})
+    state = OrderedDict((key, given.get(key, tensor)) for key, tensor in wanted.items())
+    state._metadata = wanted._metadata  # type: ignore[attr-defined]  # torchvision's MNASNet asks for its version
+    model.load_state_dict(state)
 
 
 def _unprefixed(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    state = {key: value for key, value in state.items() if key not in COUNTERS}
     while prefix := next((p for p in PREFIXES if state and all(key.startswith(p) for key in state)), None):
         state = {key.removeprefix(prefix): value for key, value in state.items()}
     return state
+
+
+def _renamed(state: dict[str, Tensor], wanted: set[str]) -> dict[str, Tensor]:
+    """Names as the model has them: without the attribute of a training module around it, or torchvision's old ones."""
+    first = {key.partition(".")[0] for key in state}
+    if wanted.isdisjoint(state) and len(first) == 1:
+        state = {key.partition(".")[2]: value for key, value in state.items()}
+    # The files of torchvision's DenseNets say norm.1 where the modules are called norm1.
+    old = {key: re.sub(r"\.(norm|conv)\.([12])\.", r".\1\2.", key) for key in state if key not in wanted}
+    return {(old[key] if old.get(key) in wanted else key): value for key, value in state.items()}
 
 
 def _few(keys: list[str]) -> str:

@@ -1,0 +1,138 @@
+"""The packages' own weights: fetched to where each package looks for them, whole and verified or not at all."""
+
+import hashlib
+import logging
+import os
+import re
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
+from importlib import import_module
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlparse
+from urllib.request import Request, urlopen
+
+import torch
+
+from spikecal.data.factory import first_line
+from spikecal.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT = 10.0  # seconds without an answer
+CHUNK = 1 << 20
+FORCED, FORBIDDEN = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+
+
+class NotFetched(Exception):
+    """Why a file could not be had, in a few words."""
+
+
+@contextmanager
+def only_weights() -> Iterator[None]:
+    """Within this, `torch.load` runs no code of a file, whatever a package asks of it."""
+    before = {name: os.environ.pop(name, None) for name in (FORCED, FORBIDDEN)}
+    os.environ[FORCED] = "1"
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def from_torch_hub(url: str) -> Path:
+    """A file in torch.hub's folder, where torchvision looks; its name ends in the start of its SHA-256."""
+    name = Path(urlparse(url).path).name
+    path = Path(torch.hub.get_dir(), "checkpoints", name)
+    if not path.is_file():
+        digest = re.search(r"-([0-9a-f]{8,})\.[a-z]+$", name)
+        fetch(url, path, "sha256", digest[1] if digest else "")
+    return path
+
+
+def from_pytorchcv(name: str) -> Path:
+    """A file in pytorchcv's folder; it is published as the only member of a zip."""
+    store = import_module("pytorchcv.models.common.model_store")
+    try:
+        error, digest, release = store.get_model_name_suffix_data(name)
+    except ValueError as missing:
+        raise NotFetched("pytorchcv has none for this model") from missing
+    if "NA" in (error, digest, release):
+        raise NotFetched("pytorchcv has none for this model")
+    path = Path("~/.torch/models").expanduser() / f"{name}-{error}-{digest[:8]}.pth"
+    if not path.is_file() or _digest(path, "sha1") != digest:
+        url = f"{store.imgclsmob_repo_url}/releases/download/{release}/{path.name}.zip"
+        fetch(url, path, "sha1", digest, member=path.name)
+    return path
+
+
+def from_hugging_face(repository: str, filename: str | None) -> Path:
+    """A file in Hugging Face's cache, where timm looks; safetensors if there are some."""
+    hub = import_module("huggingface_hub")
+    repository, _, revision = repository.partition("@")
+    names = [filename] if filename else ["model.safetensors", "pytorch_model.bin"]
+    for name in names:
+        cached = hub.try_to_load_from_cache(repository, name, revision=revision or None)
+        if isinstance(cached, str):
+            return Path(cached)
+    for name in names:
+        # Asked first with a timeout of our own: offline, the hub's client would go on trying for most of a minute.
+        if _exists(hub.hf_hub_url(repository, name, revision=revision or None)):
+            try:
+                return Path(hub.hf_hub_download(repository, name, revision=revision or None))
+            except Exception as error:  # network, disk, access rights: many classes of several libraries
+                raise NotFetched(first_line(error)) from error
+    raise NotFetched(f"{repository} holds none of {', '.join(names)}")
+
+
+def _exists(url: str) -> bool:
+    try:
+        with urlopen(Request(url, method="HEAD"), timeout=TIMEOUT):
+            return True
+    except HTTPError as error:
+        if error.code == 404:
+            return False
+        raise NotFetched(_reason(error, url)) from error
+    except (OSError, HTTPException) as error:
+        raise NotFetched(_reason(error, url)) from error
+
+
+def fetch(url: str, path: Path, algorithm: str, digest: str, member: str | None = None) -> None:
+    """Put what is behind `url`, or the `member` of that zip, at `path`; its digest must start with `digest`."""
+    logger.info("fetching %s", url)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=path.parent) as folder:
+            part = Path(folder, "download")
+            with urlopen(url, timeout=TIMEOUT) as response, part.open("wb") as file:
+                shutil.copyfileobj(response, file, CHUNK)
+            if member is not None:
+                with zipfile.ZipFile(part) as archive, archive.open(member) as packed:
+                    part = Path(folder, "unpacked")
+                    with part.open("wb") as file:
+                        shutil.copyfileobj(packed, file, CHUNK)
+            if not (found := _digest(part, algorithm)).startswith(digest):
+                raise NotFetched(f"{url} has {algorithm} {found[:16]}…, not {digest[:16]}…: it was altered on the way")
+            os.replace(part, path)
+    except (OSError, HTTPException, zipfile.BadZipFile, KeyError) as error:
+        raise NotFetched(_reason(error, url)) from error
+
+
+def _digest(path: Path, algorithm: str) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def _reason(error: Exception, url: str) -> str:
+    told = error.reason if isinstance(error, URLError) and not isinstance(error, HTTPError) else error
+    return f"{urlparse(url).hostname}: {str(told).strip() or type(told).__name__}"
+
+
+def unreachable(spec: str, error: NotFetched) -> ConfigError:
+    return ConfigError(f"the weights of {spec} cannot be fetched ({error}): give --weights FILE")

@@ -1,0 +1,32 @@
+"""Real images for networks of the zoo, and BN statistics estimated on them."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from spikecal.data.card import Card
+from spikecal.data.demo import load_demo
+from spikecal.data.prepare import prepare
+
+
+def photographs(count: int, size: int, mean: tuple[float, ...] = (0.485, 0.456, 0.406)) -> Tensor:
+    """The first embedded images, scaled to `size` and normalised."""
+    card = Card(name="test", size=(size, size), mean=mean, std=(0.229, 0.224, 0.225))
+    return prepare(load_demo("train")[0][:count], card, "demo")
+
+
+@torch.no_grad()
+def estimate_statistics(model: nn.Module, images: Tensor) -> None:
+    """Running means and variances from one batch.
+
+    Shifts become 1. Untrained they are 0, half of the units are off, and every layer with BN then makes the angle
+    between two values wider: twenty layers on, a network tells of the last bit of its input and of nothing else.
+    """
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None
+        norm.train()
+        nn.init.ones_(norm.bias)
+    model(images)
+    model.eval()
