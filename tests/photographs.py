@@ -1,12 +1,15 @@
-"""Real images for networks of the zoo, and BN statistics estimated on them."""
+"""Real images for networks of the zoo: BN statistics estimated on them, and how far a spiking network is off."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+import spikecal
+from spikecal.calibration.threshold import MaxAct
 from spikecal.data.card import Card
 from spikecal.data.demo import load_demo
 from spikecal.data.prepare import prepare
+from spikecal.pipeline import Pipeline
 
 
 def photographs(count: int, size: int, mean: tuple[float, ...] = (0.485, 0.456, 0.406)) -> Tensor:
@@ -30,3 +33,15 @@ def estimate_statistics(model: nn.Module, images: Tensor) -> None:
         nn.init.ones_(norm.bias)
     model(images)
     model.eval()
+
+
+@torch.no_grad()
+def conversion_errors(model: nn.Module, images: Tensor, T: int) -> tuple[float, float]:
+    """‖SNN − ANN‖ / ‖ANN‖ of the outputs after T/8 and after T steps, calibrated and measured on the same images.
+
+    Neither thresholds nor potentials depend on T here: the output after some steps is that of a network for so many.
+    """
+    pipeline = Pipeline(threshold=MaxAct(per="channel"), rounding="potential")
+    outputs, expected = spikecal.convert(model, images, T, pipeline).snn.run(images).outputs, model(images)
+    early, late = (float((outputs[t - 1] - expected).norm() / expected.norm()) for t in (T // 8, T))
+    return early, late
