@@ -16,11 +16,11 @@ import torch
 
 from spikecal import __version__
 from spikecal.errors import ConversionError, SpikecalError
+from spikecal.files import write_whole
 from spikecal.graph.graph import Graph
 from spikecal.graph.lower import lower
 from spikecal.graph.ops import Reshape
 from spikecal.graph.stages import partition, with_joints
-from spikecal.snn.file import write_text
 from spikecal.zoo.models import build_model
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -82,13 +82,13 @@ def survey(specs: Sequence[str], docs: Path, again: bool = False) -> None:
         if spec not in facts["models"]:
             started = time.perf_counter()
             facts["models"][spec] = look(spec)
-            write_text(kept, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+            write_whole(kept, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
             print(f"{spec}: {facts['models'][spec]} ({time.perf_counter() - started:.1f} s)", flush=True)
     facts["models"] = {spec: facts["models"][spec] for spec in specs}
-    write_text(kept, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+    write_whole(kept, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
     page = docs / "models.md"
     head, _, rest = page.read_text().partition(START)
-    write_text(page, f"{head}{START}\n\n{table(facts)}\n{END}{rest.partition(END)[2]}")
+    write_whole(page, f"{head}{START}\n\n{table(facts)}\n{END}{rest.partition(END)[2]}")
 
 
 def look(spec: str) -> dict[str, Any]:

@@ -128,21 +128,23 @@ class TestFetch:
 
     def test_plain_and_zipped(self, tmp_path: Path, server: str) -> None:
         (tmp_path / "www" / "a.pth").write_bytes(self.CONTENT)
+        digest = hashlib.sha256(self.CONTENT).hexdigest()
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w") as archive:
             archive.writestr("a.pth", self.CONTENT)
         (tmp_path / "www" / "a.zip").write_bytes(packed.getvalue())
-        hub.fetch(f"{server}/a.pth", tmp_path / "x" / "a", "sha256", hashlib.sha256(self.CONTENT).hexdigest()[:8])
-        hub.fetch(f"{server}/a.zip", tmp_path / "x" / "b", "sha1", hashlib.sha1(self.CONTENT).hexdigest(), "a.pth")
+        hub.fetch(f"{server}/a.pth", tmp_path / "x" / "a", hub.Beginning("sha256", digest[:8]))
+        hub.fetch(f"{server}/a.zip", tmp_path / "x" / "b", hub.Checksum("sha256", digest), "a.pth")
         assert (tmp_path / "x" / "a").read_bytes() == (tmp_path / "x" / "b").read_bytes() == self.CONTENT
 
     @pytest.mark.parametrize(
         ("name", "member", "reason"),
         [
-            ("a.pth", None, "altered on the way"),
+            ("a.pth", None, "sent another a"),
             ("b.pth", None, "404"),
             ("a.pth", "a", "not a zip"),
-            ("a.zip", "b", "b"),
+            ("a.zip", "b", "no item named 'b'"),
+            ("a.zip", "a", "sent another a"),
         ],
     )
     def test_nothing_is_left_of_a_failure(
@@ -152,7 +154,7 @@ class TestFetch:
         with zipfile.ZipFile(tmp_path / "www" / "a.zip", "w") as archive:
             archive.writestr("a", self.CONTENT)
         with pytest.raises(hub.NotFetched, match=reason):
-            hub.fetch(f"{server}/{name}", tmp_path / "x" / "a", "sha256", "0123", member)
+            hub.fetch(f"{server}/{name}", tmp_path / "x" / "a", hub.Checksum("sha256", "0123"), member)
         assert not list((tmp_path / "x").iterdir())
 
     def test_names_carry_the_start_of_their_digest(self, tmp_path: Path, server: str) -> None:
@@ -160,7 +162,7 @@ class TestFetch:
         for name in (f"net-{digest[:8]}.pth", "net-01234567.pth"):
             (tmp_path / "www" / name).write_bytes(self.CONTENT)
         assert hub.from_torch_hub(f"{server}/net-{digest[:8]}.pth").read_bytes() == self.CONTENT
-        with pytest.raises(hub.NotFetched, match="altered"):
+        with pytest.raises(hub.NotFetched, match="sent another"):
             hub.from_torch_hub(f"{server}/net-01234567.pth")
 
 
@@ -168,10 +170,13 @@ def test_cards_have_each_models_own_recipe() -> None:
     for spec, side, crop in (
         ("torchvision:squeezenet1_1", 224, 224 / 256), ("torchvision:mnasnet1_3", 224, 224 / 232),
         ("torchvision:resnet50.IMAGENET1K_V1", 224, 224 / 256), ("torchvision:resnet50", 224, 224 / 232),
-        ("timm:test_resnet", 160, 0.95), ("pytorchcv:mobilenet_wd4", 224, 0.875),
+        ("timm:resnet18", 224, 0.95), ("pytorchcv:mobilenet_wd4", 224, 0.875),
     ):  # fmt: skip
         card = build_model(spec)[1]
         assert (card.size, card.crop) == ((side, side), pytest.approx(crop))
-        assert card.mean == ((0.5, 0.5, 0.5) if spec.startswith("timm") else (0.485, 0.456, 0.406))
+        assert card.data == "imagenet"
+        assert card.interpolation == ("bicubic" if spec.startswith("timm") else "bilinear")
+        assert card.mean == (0.485, 0.456, 0.406)
+    assert build_model("timm:test_resnet")[1].mean == (0.5, 0.5, 0.5)
     card = build_model("pytorchcv:resnet20_cifar10")[1]
     assert (card.size, card.data, card.crop) == ((32, 32), "demo", 1.0)

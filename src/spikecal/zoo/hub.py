@@ -5,7 +5,6 @@ import logging
 import os
 import re
 import shutil
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,18 +17,25 @@ from urllib.request import Request, urlopen
 
 import torch
 
+from spikecal.data.download import TIMEOUT, Checksum, download
 from spikecal.data.factory import first_line
-from spikecal.errors import ConfigError
+from spikecal.errors import ConfigError, DataError
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT = 10.0  # seconds without an answer
-CHUNK = 1 << 20
 FORCED, FORBIDDEN = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 
 
 class NotFetched(Exception):
     """Why a file could not be had, in a few words."""
+
+
+class Beginning(Checksum):
+    """What a file's digest must begin with: file names hold no more of it."""
+
+    def matches(self, path: Path) -> bool:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, self.algorithm).hexdigest().startswith(self.digest)
 
 
 @contextmanager
@@ -52,7 +58,7 @@ def from_torch_hub(url: str) -> Path:
     path = Path(torch.hub.get_dir(), "checkpoints", name)
     if not path.is_file():
         digest = re.search(r"-([0-9a-f]{8,})\.[a-z]+$", name)
-        fetch(url, path, "sha256", digest[1] if digest else "")
+        fetch(url, path, Beginning("sha256", digest[1] if digest else ""))
     return path
 
 
@@ -66,9 +72,9 @@ def from_pytorchcv(name: str) -> Path:
     if "NA" in (error, digest, release):
         raise NotFetched("pytorchcv has none for this model")
     path = Path("~/.torch/models").expanduser() / f"{name}-{error}-{digest[:8]}.pth"
-    if not path.is_file() or _digest(path, "sha1") != digest:
+    if not path.is_file() or not Checksum("sha1", digest).matches(path):
         url = f"{store.imgclsmob_repo_url}/releases/download/{release}/{path.name}.zip"
-        fetch(url, path, "sha1", digest, member=path.name)
+        fetch(url, path, Checksum("sha1", digest), member=path.name)
     return path
 
 
@@ -103,30 +109,33 @@ def _exists(url: str) -> bool:
         raise NotFetched(_reason(error, url)) from error
 
 
-def fetch(url: str, path: Path, algorithm: str, digest: str, member: str | None = None) -> None:
-    """Put what is behind `url`, or the `member` of that zip, at `path`; its digest must start with `digest`."""
+def fetch(url: str, path: Path, checksum: Checksum, member: str | None = None) -> None:
+    """Put what is behind `url`, or the `member` of that zip, at `path`."""
     logger.info("fetching %s", url)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=path.parent) as folder:
-            part = Path(folder, "download")
-            with urlopen(url, timeout=TIMEOUT) as response, part.open("wb") as file:
-                shutil.copyfileobj(response, file, CHUNK)
-            if member is not None:
-                with zipfile.ZipFile(part) as archive, archive.open(member) as packed:
-                    part = Path(folder, "unpacked")
-                    with part.open("wb") as file:
-                        shutil.copyfileobj(packed, file, CHUNK)
-            if not (found := _digest(part, algorithm)).startswith(digest):
-                raise NotFetched(f"{url} has {algorithm} {found[:16]}…, not {digest[:16]}…: it was altered on the way")
-            os.replace(part, path)
-    except (OSError, HTTPException, zipfile.BadZipFile, KeyError) as error:
-        raise NotFetched(_reason(error, url)) from error
+        if member is None:
+            download(url, path, checksum)
+        else:
+            archive = path.with_name(f"{path.name}.zip")
+            download(url, archive, Beginning("sha1", ""))  # what is in it is verified
+            _unpack(archive, member, path, checksum)
+    except DataError as error:
+        raise NotFetched(f"{urlparse(url).hostname}: {error}") from error
 
 
-def _digest(path: Path, algorithm: str) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, algorithm).hexdigest()
+def _unpack(archive: Path, member: str, path: Path, checksum: Checksum) -> None:
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with zipfile.ZipFile(archive) as packed, packed.open(member) as source, part.open("wb") as file:
+            shutil.copyfileobj(source, file)
+        if not checksum.matches(part):
+            raise DataError(f"sent another {member}: its {checksum.algorithm} is not {checksum.digest}")
+        os.replace(part, path)
+    except (OSError, zipfile.BadZipFile, KeyError) as error:
+        raise DataError(f"{archive.name} cannot be unpacked: {first_line(error)}") from error
+    finally:
+        part.unlink(missing_ok=True)
+        archive.unlink(missing_ok=True)
 
 
 def _reason(error: Exception, url: str) -> str:

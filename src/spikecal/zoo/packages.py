@@ -2,17 +2,17 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 from torch import nn
 
 from spikecal import vision
-from spikecal.data import cifar10
-from spikecal.data.card import Card
+from spikecal.data import cifar10, imagenet
+from spikecal.data.card import Card, Interpolation
 from spikecal.data.factory import call, first_line
 from spikecal.errors import ConfigError
 from spikecal.zoo.hub import NotFetched, from_hugging_face, from_pytorchcv, from_torch_hub, only_weights, unreachable
@@ -36,7 +36,8 @@ class Package:
 
 
 def imagenet_card(name: str, side: int = 224, **more: Any) -> Card:
-    return Card(name=name, size=(side, side), mean=IMAGENET_MEAN, std=IMAGENET_STD, **{"crop": 0.875, **more})
+    card = Card(name=name, size=(side, side), mean=IMAGENET_MEAN, std=IMAGENET_STD, crop=0.875, data="imagenet")
+    return replace(card, **more)
 
 
 def _build_torchvision(spec: str, name: str) -> Made:
@@ -75,8 +76,18 @@ def _torchvision_card(spec: str, weights: Any) -> Card:
         # Detectors normalise by themselves and take any size.
         return imagenet_card(spec) if preset is None or hasattr(preset, "mean") else Card(name=spec)
     side, resized = preset.crop_size[0], preset.resize_size[0]
-    mean, std = tuple(preset.mean), tuple(preset.std)
-    return Card(name=spec, size=(side, side), mean=mean, std=std, crop=min(1.0, side / resized))
+    return imagenet_card(
+        spec,
+        side,
+        mean=tuple(preset.mean),
+        std=tuple(preset.std),
+        crop=min(1.0, side / resized),
+        interpolation=_interpolation(preset.interpolation.value),
+    )
+
+
+def _interpolation(name: str) -> str:
+    return name if name in get_args(Interpolation) else "bilinear"
 
 
 def _build_timm(spec: str, name: str) -> Made:
@@ -108,8 +119,15 @@ def _timm(spec: str, name: str) -> Any:
 
 def _timm_card(spec: str, model: Any) -> Card:
     config = model.pretrained_cfg
-    mean, std = tuple(config["mean"]), tuple(config["std"])
-    return Card(name=spec, size=tuple(config["input_size"][1:]), mean=mean, std=std, crop=config["crop_pct"])
+    return Card(
+        name=spec,
+        size=tuple(config["input_size"][1:]),
+        mean=tuple(config["mean"]),
+        std=tuple(config["std"]),
+        crop=config["crop_pct"],
+        interpolation=_interpolation(config["interpolation"]),  # type: ignore[arg-type]
+        data="imagenet" if config["num_classes"] == imagenet.CLASSES else None,
+    )
 
 
 def _build_pytorchcv(spec: str, name: str) -> Made:
