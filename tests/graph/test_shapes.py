@@ -76,7 +76,6 @@ def loop_over_parts(x):
         lambda x: x.to(torch.float32).to(memory_format=torch.channels_last).type_as(x), lambda x: x.to("cpu"),
         lambda x: x.view_as(x.relu()) if x.dim() == 4 else x * 2, lambda x: x if x.ndim == 3 else x * 2,
         lambda x: x.data, lambda x: x.view(x.size(0), -1)[:, :5], lambda x: x[:, [2, 1, 0]],
-        lambda x: x[..., [1, 3, 5]],
         lambda x: x[:, torch.tensor([0, 2, 3, 1, 1, -1])], lambda x: torch.index_select(x, 1, torch.tensor([0, 3])),
         lambda x: x.split(split_size=2, dim=1)[1], lambda x: x.split_with_sizes(split_sizes=[3, 1], dim=1)[0],
     ],

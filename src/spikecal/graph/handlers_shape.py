@@ -159,13 +159,14 @@ def _index(b: Builder, x: Ref, items: list[Any], chosen: list[int]) -> Ref:
 def index_select(b: Builder, input: Ref, dim: int, index: Any) -> Ref:
     """A concatenation of slices, one for each run of evenly spaced numbers in the index."""
     d = input.dim(dim)
-    numbers = torch.as_tensor(index)
+    leading, numbers = _leading(d), torch.as_tensor(index)
     if numbers.is_floating_point() or numbers.dtype in (torch.bool, torch.uint8) or numbers.ndim != 1:
         raise Refusal("an index that is not a list of numbers")
+    if input.fixed[d] is None:  # a slice past the end of a smaller image would be no error
+        raise Refusal("a list of numbers as index into a dimension whose size depends on the input")
     runs = _runs([n % input.shape[d] for n in numbers.tolist()])
     if len(runs) > MAX_RUNS:
         raise Refusal(f"a selection in {len(runs)} separate pieces", "reorder the weights of the layers around it")
-    leading = _leading(d)
     parts = [
         b.emit(Slice(index=[*leading, ("slice", start, stop, step)]), input, part=f"{i}" if len(runs) > 1 else "")
         for i, (start, stop, step) in enumerate(runs)
