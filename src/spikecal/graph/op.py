@@ -1,0 +1,78 @@
+"""What an operation of a canonical graph is: plain configuration, tensors, and how it acts on time."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+from torch import Tensor, nn
+
+State = dict[str, Tensor]  # what an operation remembers from one step to the next
+Shapes = Sequence[Sequence[int]]  # shapes of the first input and of the node's shape references
+
+
+class Op(nn.Module):
+    """Base: configuration by keyword, validated here; tensors registered as frozen parameters (or None)."""
+
+    CONFIG: ClassVar[dict[str, Any]] = {}  # name -> default; `...` means required
+    TENSORS: ClassVar[tuple[str, ...]] = ()
+    ARITY: ClassVar[int | None] = 1  # None: one or more inputs
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        for name in self.TENSORS:
+            value = settings.pop(name, None)
+            self.register_parameter(name, None if value is None else frozen(value))
+        for name, default in self.CONFIG.items():
+            value = settings.pop(name, default)
+            if value is ...:
+                raise ValueError(f"{type(self).__name__} needs {name}")
+            setattr(self, name, plain(value))
+        if settings:
+            raise ValueError(f"{type(self).__name__} has no setting {sorted(settings)[0]!r}")
+        self.validate()
+
+    def validate(self) -> None:
+        """Raise ValueError where the configuration cannot be run."""
+
+    def config(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.CONFIG}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in self.TENSORS if getattr(self, name) is not None}
+
+    def clone(self) -> Self:
+        """A module of its own over the same memory."""
+        return type(self)(**self.config(), **self.tensors())
+
+    def over_time(self, inputs: Sequence[Tensor], steps: int, shapes: Shapes, state: State | None) -> Tensor:
+        """Apply to `[time, N, ...]` tensors by folding time into the batch."""
+        time = max(x.shape[0] for x in inputs)
+        folded = [x.expand(time, *x.shape[1:]).flatten(0, 1) for x in inputs]
+        return self(*folded, shapes=shapes).unflatten(0, (time, -1))
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{k}={v}" for k, v in self.config().items())
+
+
+def frozen(value: Tensor) -> nn.Parameter:
+    return nn.Parameter(value.detach(), requires_grad=False)
+
+
+def plain(value: Any) -> Any:
+    return tuple(plain(v) for v in value) if isinstance(value, (list, tuple)) else value
+
+
+def require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+def integers(value: Any, low: int, lengths: Sequence[int] | None = None) -> bool:
+    return (
+        isinstance(value, tuple)
+        and all(type(v) is int and low <= v < 2**31 for v in value)
+        and (lengths is None or len(value) in lengths)
+    )
+
+
+def is_channel(value: Any) -> bool:
+    return type(value) is int and (value >= 1 or value == -1)

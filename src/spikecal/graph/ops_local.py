@@ -1,0 +1,159 @@
+"""Pools, means and interpolation: operations on neighbouring positions."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from spikecal.errors import DataError
+from spikecal.graph.op import Op, Shapes, State, integers, require
+from spikecal.graph.sizes import Size, check_size, evaluate_size
+
+
+class AvgPool(Op):
+    CONFIG: ClassVar[dict[str, Any]] = {
+        "kernel": ..., "stride": ..., "padding": ..., "ceil_mode": False, "count_include_pad": True,
+        "divisor_override": None,
+    }  # fmt: skip
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    ceil_mode: bool
+    count_include_pad: bool
+    divisor_override: int | None
+
+    def validate(self) -> None:
+        require(integers(self.kernel, 1, [1, 2, 3]), "a pool's kernel must be positive")
+        dims = [len(self.kernel)]
+        require(integers(self.stride, 1, dims), "a pool's stride must be positive")
+        require(integers(self.padding, 0, dims), "a pool's padding must not be negative")
+        require(self.divisor_override is None or (type(self.divisor_override) is int and self.divisor_override > 0),
+                 "a pool's divisor must be positive")  # fmt: skip
+
+    def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
+        if len(self.kernel) == 1:
+            return F.avg_pool1d(x, self.kernel, self.stride, self.padding, self.ceil_mode, self.count_include_pad)
+        function = F.avg_pool2d if len(self.kernel) == 2 else F.avg_pool3d
+        return function(
+            x, self.kernel, self.stride, self.padding, self.ceil_mode, self.count_include_pad, self.divisor_override
+        )
+
+
+class AdaptiveAvgPool(Op):
+    """Average pooling to a fixed output size; None keeps that dimension.
+
+    `square` is for a model that averages with one side of the image as its kernel: on other images it does not.
+    """
+
+    CONFIG: ClassVar[dict[str, Any]] = {"size": ..., "square": False}
+    size: tuple[int | None, ...]
+    square: bool
+
+    def validate(self) -> None:
+        require(isinstance(self.size, tuple) and len(self.size) in (1, 2, 3), "an output size has 1 to 3 dimensions")
+        require(integers(tuple(s for s in self.size if s is not None), 1), "an output size must be positive")
+
+    def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
+        if self.square and len(set(x.shape[2:])) > 1:
+            raise DataError(f"this network averages over square images only, and gets {list(x.shape[2:])} there")
+        function: Any = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[len(self.size) - 1]
+        return function(x, [n if s is None else s for s, n in zip(self.size, x.shape[2:], strict=True)])
+
+
+class Reduce(Op):
+    """Mean or sum over dimensions other than the batch."""
+
+    CONFIG: ClassVar[dict[str, Any]] = {"kind": "mean", "dims": ..., "keepdim": False}
+    kind: str
+    dims: tuple[int, ...]
+    keepdim: bool
+
+    def validate(self) -> None:
+        require(self.kind in ("mean", "sum"), "a reduction is a mean or a sum")
+        require(integers(self.dims, 1) and len(self.dims) > 0, "a reduction must not be over the batch")
+
+    def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
+        return getattr(x, self.kind)(self.dims, keepdim=bool(self.keepdim))
+
+
+class MaxPool(Op):
+    """Max-pooling of what has arrived so far: pool the running sum and emit its increments.
+
+    The sum over T is then the pool of the sum. `of="spikes"` pools spike counts, whose increments are again one
+    spike or none; `of="current"` pools the running sum of a current. The maximum of one step's spikes would fire
+    whenever any neuron of the window does, which is far too often.
+    """
+
+    CONFIG: ClassVar[dict[str, Any]] = {
+        "kernel": ...,
+        "stride": ...,
+        "padding": ...,
+        "dilation": ...,
+        "ceil_mode": False,
+        "of": "current",
+    }
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    ceil_mode: bool
+    of: str
+
+    def validate(self) -> None:
+        require(integers(self.kernel, 1, [1, 2, 3]), "a pool's kernel must be positive")
+        dims = [len(self.kernel)]
+        require(integers(self.stride, 1, dims), "a pool's stride must be positive")
+        require(integers(self.padding, 0, dims), "a pool's padding must not be negative")
+        require(integers(self.dilation, 1, dims), "a pool's dilation must be positive")
+        require(self.of in ("current", "spikes"), "a max-pool is of a current or of spikes")
+
+    def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
+        function = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[len(self.kernel) - 1]
+        return function(x, self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode)
+
+    def over_time(self, inputs: Sequence[Tensor], steps: int, shapes: Shapes, state: State | None) -> Tensor:
+        (x,) = inputs
+        if x.shape[0] == 1 and state is None:  # the same at every step, or the ANN: so is its pool
+            return self(x[0]).unsqueeze(0)
+        state = {} if state is None else state
+        arriving = (x != 0).to(x.dtype) if self.of == "spikes" else x
+        total = arriving.cumsum(0)
+        if "sum" in state:
+            total = total + state["sum"]
+        pooled = super().over_time([total], steps, shapes, None)
+        before = state.get("pooled", torch.zeros_like(pooled[0])).unsqueeze(0)
+        state["sum"], state["pooled"] = total[-1], pooled[-1]
+        increments = pooled - torch.cat([before, pooled[:-1]])
+        if self.of == "spikes":
+            # A channel's spikes all have one height. Where the pooled count grows, one of them is in x right now.
+            increments = increments * x.amax([0, 1, *range(3, x.ndim)], keepdim=True)
+        return increments
+
+
+class Upsample(Op):
+    """Interpolation by factors (`scale`) or to a size (`size`, expressions over the shapes at hand)."""
+
+    CONFIG: ClassVar[dict[str, Any]] = {"mode": "nearest", "size": None, "scale": None, "align_corners": None}
+    MODES = ("nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear", "area")
+    mode: str
+    size: tuple[Size, ...] | None
+    scale: tuple[float, ...] | None
+    align_corners: bool | None
+
+    def validate(self) -> None:
+        require(self.mode in self.MODES, f"interpolation is one of {', '.join(self.MODES)}")
+        require((self.size is None) != (self.scale is None), "interpolation needs a size or a scale, not both")
+        if self.size is not None:
+            self.size = tuple(check_size(s, 64) for s in self.size)
+        else:
+            require(isinstance(self.scale, tuple) and all(isinstance(s, (int, float)) and 0 < s < 1024
+                     for s in self.scale), "interpolation's scale must be positive numbers")  # fmt: skip
+
+    def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
+        size = None
+        if self.size is not None:
+            size = [evaluate_size(s, x.shape[0], shapes) for s in self.size]
+        scale = None if self.scale is None else [float(s) for s in self.scale]
+        return F.interpolate(x, size=size, scale_factor=scale, mode=self.mode, align_corners=self.align_corners)
