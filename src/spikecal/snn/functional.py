@@ -1,6 +1,6 @@
 """The neuron, as pure functions: one step, T steps, and the closed forms behind them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -59,12 +59,19 @@ def firing(current: Tensor, theta: Tensor, bias: Tensor | None, v: Tensor, out: 
     """
     steps = len(out)
     constant = current[0] if current.shape[0] == 1 and steps > 1 else None
-    levels = [theta] * steps if bias is None else [theta - t * bias for t in range(1, steps + 1)]
-    for t, level in enumerate(levels):
+    for t, level in enumerate(_levels(theta, bias, steps)):
         v.add_(current[t] if constant is None else constant)
         yield torch.ge(v, level, out=out[t])
     if bias is not None:
         v.add_(steps * bias)
+
+
+def _levels(theta: Tensor, bias: Tensor | None, steps: int) -> Sequence[Tensor]:
+    """What the potential without any bias has to reach at each step."""
+    if bias is None:
+        return [theta] * steps
+    passed = torch.arange(1, steps + 1, device=bias.device, dtype=bias.dtype)
+    return (theta - passed.reshape(-1, *(1,) * bias.ndim) * bias).unbind(0)
 
 
 def _like(v: Tensor, steps: int, dtype: torch.dtype | None = None) -> Tensor:
