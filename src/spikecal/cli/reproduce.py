@@ -1,0 +1,162 @@
+"""`spikecal reproduce`: the paper's tables, each by its name."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from spikecal.cli import options
+from spikecal.cli.console import bars, duration, show_json, show_table
+from spikecal.errors import ConfigError, SpikecalError
+
+if TYPE_CHECKING:
+    from spikecal.reproduce.tables import Sizes
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The table; without it, they are listed.")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODEL", help="Network to measure; may be repeated. (default the table's, where trained)"),
+    ] = None,
+    weights: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODEL=FILE", help="Checkpoint of a network; FILE alone if there is but one network."),
+    ] = None,
+    data: options.DataName = None,
+    data_root: options.DataRoot = None,
+    steps: Annotated[
+        list[int] | None,
+        typer.Option("-T", min=1, metavar="N", help="Time steps; may be repeated. (default the table's)"),
+    ] = None,
+    images: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Test images, always the same ones. (default 1,000)")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Calibration samples to average over. (default 3)")
+    ] = None,
+    iterations: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Of weights calibration, a layer. (default 500)")
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Images an iteration of weights calibration. (default 16)")
+    ] = None,
+    weights_images: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Images of weights calibration. (default 256)")
+    ] = None,
+    long_images: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Test images of T≥512 and T≥2048. (default 100)")
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="As the paper: all T, all test images, 5 seeds, 5,000 iterations.")
+    ] = False,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="For the tables and their finished cells.")
+    ] = Path("spikecal-tables"),
+    json: options.Json = False,
+) -> None:
+    """Measure one of the paper's tables; killed, the same command goes on where it was."""
+    sizes = _sizes(
+        full,
+        images=images,
+        seeds=seeds,
+        iterations=iterations,
+        batch=batch,
+        weights=weights_images,
+        long_images=long_images,
+    )
+    if name is None:
+        _list(sizes, json)
+        return
+    import json as json_text
+
+    from spikecal.files import write_whole
+    from spikecal.reproduce.render import bullets, claims, heading, markdown, measured
+    from spikecal.reproduce.run import make_plan, pending, run
+    from spikecal.reproduce.summary import summarise
+    from spikecal.reproduce.tables import find
+
+    table = find(name)
+    plan = make_plan(
+        table,
+        sizes,
+        models=model or [],
+        weights=_weights(weights or [], model or []),
+        data=data,
+        root=data_root,
+        T=steps or (table.T if full else table.default_T),
+    )
+    left = pending(plan, output)
+    if left and not json:
+        estimate = duration(plan.seconds(left))
+        typer.echo(f"{len(left)} of {len(plan.cells)} cells to measure, about {estimate}", err=True)
+    with bars(json) as progress:
+        summary = summarise(plan, run(plan, output, progress))
+    files = output / f"{name}.json", output / f"{name}.md"
+    write_whole(files[0], json_text.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+    write_whole(files[1], markdown(summary))
+    if json:
+        show_json(summary)
+        return
+    for network in summary["networks"]:
+        columns, rows = measured(summary, network)
+        show_table(heading(network), (columns[0], *(f">{column}" for column in columns[1:])), rows)
+    typer.echo(bullets([*(claims(summary) if summary["claims"] else []), *summary["differences"]]))
+    typer.echo(f"{files[0]} and {files[1]}, with the paper's own figures")
+
+
+def _sizes(full: bool, **given: int | None) -> "Sizes":
+    """The paper's sizes or this machine's, with what the flags change."""
+    from dataclasses import replace
+
+    from spikecal.reproduce.tables import PAPER, Sizes
+
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    return replace(PAPER if full else Sizes(), **changes)
+
+
+def _weights(given: list[str], models: list[str]) -> dict[str, Path]:
+    """Network -> checkpoint, from MODEL=FILE or, for a single network, FILE."""
+    files: dict[str, Path] = {}
+    for entry in given:
+        name, equals, path = entry.partition("=")
+        if not equals:
+            if len(models) != 1:
+                raise ConfigError(f"say which network {entry} is for: --weights MODEL={entry}")
+            name, path = models[0], entry
+        files[name] = Path(path)
+    return files
+
+
+def _list(sizes: "Sizes", json: bool) -> None:
+    """The tables, and how long each would take here with its default networks."""
+    from spikecal.reproduce.run import choose_models, make_plan
+    from spikecal.reproduce.tables import TABLES
+
+    facts: dict[str, dict[str, Any]] = {}
+    loaded: dict[str, Any] = {}
+    for table in TABLES.values():
+        fact: dict[str, Any] = {"title": table.title, "T": list(table.default_T), "about": table.about, "seconds": None}
+        try:
+            fact["models"] = choose_models(table, [], {})
+            if table.kind != "space":  # which counts, in seconds
+                plan = make_plan(table, sizes, loaded=loaded)
+                fact |= {"cells": len(plan.cells), "seconds": plan.seconds(plan.cells)}
+        except SpikecalError as error:
+            fact |= {"models": [], "needs": str(error)}
+        facts[table.name] = fact
+    if json:
+        show_json({"tables": facts})
+        return
+    rows = [
+        (
+            name,
+            fact["title"],
+            ", ".join(map(str, fact["T"])),
+            ", ".join(fact["models"]) or "give --model, --weights and --data",
+            "" if fact["seconds"] is None else duration(fact["seconds"]),
+        )
+        for name, fact in facts.items()
+    ]
+    caption = "Estimates from one pass of the network on this machine; finished cells are not made again."
+    show_table("Tables of the paper", ("name", "what it shows", "T", "networks", ">about"), rows, caption)

@@ -1,0 +1,201 @@
+"""A cell is the unit of work: one number of a table for one seed, a function of its configuration alone."""
+
+import json
+import platform
+import statistics
+import time
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from spikecal import __version__
+from spikecal.analysis.evaluate import accuracy, evaluate
+from spikecal.calibration.calibrators import Bias, Potential, Weights
+from spikecal.calibration.sweep import Progress
+from spikecal.calibration.workdir import fingerprint
+from spikecal.conversion import MEASURED, Silent, convert, image_passes
+from spikecal.data.prepare import Loader
+from spikecal.data.sources import Data, subset
+from spikecal.errors import DataError
+from spikecal.files import write_whole
+from spikecal.graph.ops import Joint, Spike
+from spikecal.graph.stages import Stage, partition
+from spikecal.pipeline import Pipeline
+from spikecal.reproduce.subjects import Subject
+from spikecal.snn.execute import shapes_of
+from spikecal.snn.network import SpikingNetwork
+
+VERSION = 1  # of what is measured; another one is another cell
+FIXED = 0  # the seed that test images are drawn by: the same for all cells, so that seeds vary calibration only
+BATCH, BATCH_OUTPUTS = 250, 20_000  # test images a call, and images × steps: outputs of all steps are kept
+TIMED_ROUNDS = 3
+LONG_SECONDS = 60.0
+STEP_COST = 1.4  # a time step of one image in ANN passes, about
+MORE_SOLVING = 3  # passes an image and iteration of small networks costs beyond the three of `image_passes`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """What is measured: `row` names it in its table, the rest decides the number."""
+
+    kind: Literal["ann", "accuracy", "time", "space"]
+    model: str
+    row: str = ""
+    pipeline: Pipeline | None = None
+    T: int = 0
+    seed: int = 0
+    images: int = 0  # of the test set
+
+    def __str__(self) -> str:
+        parts = [self.model, self.row or self.kind]
+        if self.T:
+            parts += [f"T={self.T}", f"seed {self.seed}"]
+        return ", ".join(parts)
+
+    def configuration(self, subject: Subject) -> dict[str, Any]:
+        """Everything the number depends on."""
+        facts: dict[str, Any] = {
+            "version": [VERSION, __version__],
+            "kind": self.kind,
+            "model": subject.spec,
+            "model_hash": subject.model_print,
+        }
+        if self.kind in ("ann", "accuracy"):
+            facts |= {"test": subject.test_print, "images": self.images, "images_seed": FIXED}
+        if self.pipeline is not None and self.T:
+            facts |= {"pipeline": self.pipeline.to_dict(), "T": self.T, "seed": self.seed, "train": subject.train_print}
+        if self.kind == "time":
+            facts |= {"machine": machine()}
+        return facts
+
+    def key(self, subject: Subject) -> str:
+        return fingerprint([], self.configuration(subject))[:32]
+
+    def passes(self) -> float:
+        """The work of it in passes of the ANN over one image, about."""
+        if self.pipeline is None or not self.T:
+            return self.images
+        work = self.pipeline.threshold.images + STEP_COST * self.T * self.images
+        for sweep in self.pipeline.sweeps or ((),):
+            work += image_passes(sweep, max((c.images for c in sweep), default=MEASURED), self.T)
+            work += sum(MORE_SOLVING * c.iterations * c.batch for c in sweep if isinstance(c, Weights))
+        return work
+
+
+def machine() -> dict[str, Any]:
+    """Where something was measured."""
+    processor = platform.processor() or platform.machine()
+    capability = torch.backends.cpu.get_cpu_capability()
+    return {"torch": torch.__version__, "threads": torch.get_num_threads(), "processor": f"{processor} {capability}"}
+
+
+def measure(cell: Cell, subject: Subject, work: Path | None = None, progress: Progress | None = None) -> dict[str, Any]:
+    """The numbers of a cell. In `work` a long one keeps what it has, so that it can be killed."""
+    progress = progress or Silent()
+    if cell.kind == "ann":
+        test = _test(cell, subject)
+        loader = Loader(test, subject.card, BATCH, strict=True)  # a table is on the images it names, all of them
+        return {"accuracy": accuracy(subject.network, loader, progress), "images": len(test)}
+    if cell.kind == "space":
+        return space(subject)
+    assert cell.pipeline is not None
+    if cell.kind == "time":
+        return timing(cell, subject, progress)
+    test = _test(cell, subject)
+    result = convert(
+        subject.network,
+        subject.calibration,
+        T=cell.T,
+        pipeline=cell.pipeline,
+        seed=cell.seed,
+        workdir=None if work is None else work / "conversion",
+        progress=progress,
+    )
+    loader = Loader(test, subject.card, max(1, min(BATCH, BATCH_OUTPUTS // cell.T)), strict=True)
+    right, rate = _evaluate(result.at(cell.T), loader, work, progress)
+    notes = [f"{record.stage}: {note}" for record in result.records for note in record.notes]
+    return {"accuracy": right / len(test), "images": len(test), "rate": rate, "notes": notes}
+
+
+def _test(cell: Cell, subject: Subject) -> Data:
+    if subject.test is None:
+        raise DataError(f"{subject.spec}: there are no test images")
+    return subset(subject.test, cell.images, FIXED)
+
+
+def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: Progress) -> tuple[int, float]:
+    """Right answers after the last step, and the mean firing rate; goes on after the last batch `work` knows of."""
+    state = None if work is None else work / "evaluation.json"
+    done, right, rate = json.loads(state.read_text()) if state is not None and state.exists() else (0, 0, 0.0)
+    progress.phase("evaluate", len(loader) - done, None)
+    for i, batch in enumerate(loader):
+        if i < done:
+            continue
+        found = evaluate(snn, [batch])
+        right += round(found.accuracy[-1] * found.images)
+        rate += found.images * statistics.fmean(found.rates.values()) if found.rates else 0.0
+        progress.advance()
+        if state is not None:
+            write_whole(state, json.dumps([i + 1, right, rate]))
+    return right, rate / len(loader.prepared)
+
+
+def timing(cell: Cell, subject: Subject, progress: Progress) -> dict[str, Any]:
+    """Seconds of a conversion's parts, and how many passes of the ANN over the same images its sweeps are worth."""
+    assert cell.pipeline is not None
+    result = convert(
+        subject.network, subject.calibration, T=cell.T, pipeline=cell.pipeline, seed=cell.seed, progress=progress
+    )
+    used = min(max(c.images for sweep in cell.pipeline.sweeps for c in sweep), len(subject.calibration))
+    images = subject.example(min(MEASURED, used))
+    graph = result.snn.graph  # as ANN: batch normalisation folded, channels-last
+    rounds = []
+    with torch.no_grad():
+        for _ in range(TIMED_ROUNDS):
+            started = time.perf_counter()
+            graph.run(images)
+            rounds.append(time.perf_counter() - started)
+    ann = statistics.median(rounds) * used / len(images)
+    seconds = result.seconds[f"T={cell.T}"]
+    return {
+        "seconds": seconds,
+        "thresholds": result.seconds["thresholds"],
+        "ann_pass": ann,
+        "passes": seconds / ann,
+        "images": used,
+    }
+
+
+def space(subject: Subject) -> dict[str, Any]:
+    """How many numbers each kind of calibration changes: a set of them is kept for every T."""
+    stages = partition(subject.graph)
+    shapes = shapes_of(subject.graph, (subject.example(1),))
+
+    def channels(stage: Stage) -> int:
+        assert isinstance(stage.end.op, Spike | Joint)
+        return shapes[stage.name][stage.end.op.channel]
+
+    return {
+        "Bias": sum(channels(stage) for stage in stages if Bias().applies(stage)),
+        "Potential": sum(prod(shapes[stage.name][1:]) for stage in stages if Potential().applies(stage)),
+        "Weights": sum(
+            node.op.tensors()["weight"].numel()
+            for stage in stages
+            if Weights().applies(stage)
+            for node in stage.weighted()
+        ),
+        "stages": len(stages),
+    }
+
+
+def same_for_every_seed(pipeline: Pipeline, available: int) -> bool:
+    """Whether a seed cannot matter: thresholds alone, out of all the images there are, in whatever order."""
+    return not pipeline.sweeps and pipeline.threshold.images >= available
+
+
+def long_cell(cell: Cell, subject: Subject) -> bool:
+    """Whether a cell is worth keeping its own parts on disk while it is made; the result does not depend on it."""
+    return cell.kind == "accuracy" and cell.passes() * subject.seconds_a_pass > LONG_SECONDS

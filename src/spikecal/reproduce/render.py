@@ -1,0 +1,119 @@
+"""A table as Markdown: ours, whether the claims are seen, what differs, and the paper's own figures as quotes."""
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+from typing import Any
+
+Summary = dict[str, Any]
+
+
+def markdown(summary: Summary, command: str = "") -> str:
+    """The whole page."""
+    parts = [f"# {summary['table']}: {summary['title']}", summary["about"]]
+    if command:
+        parts.append(f"```\n{command}\n```")
+    for network in summary["networks"]:
+        parts += [f"## {heading(network)}", grid(*measured(summary, network))]
+    if summary["claims"]:
+        parts += ["## What the paper says of it", bullets(claims(summary))]
+    parts += ["## What is different from the paper", bullets(summary["differences"])]
+    parts += ["## The paper's figures, quoted", *quotes(summary["paper"])]
+    return "\n\n".join(parts) + "\n"
+
+
+def heading(network: dict[str, Any]) -> str:
+    """A network's name and what is known of it."""
+    words = f"{network['model']}{'' if network['bn'] else ', no BN'}"
+    if network["data"]:
+        words += f", {network['data']}"
+    if "ann" in network:
+        words += "; ANN " + ", ".join(f"{a['accuracy']:.2f} % on {a['images']:,} images" for a in network["ann"])
+    return words
+
+
+def measured(summary: Summary, network: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of our own figures."""
+    if summary["kind"] == "space":
+        rows = [
+            [r["method"], f"{r['numbers']:,}", f"{r['mb']:.4f}", _figure(r["paper"], "g") if "paper" in r else ""]
+            for r in network["rows"]
+        ]
+        return ["calibrated", "numbers", "MB", "paper, MB"], rows
+    long = summary["long"]
+    steps = [f"T={T}" if long is None or T < long else f"T≥{long} ({T})" for T in summary["T"]]
+    first = "seconds (ANN passes)" if summary["kind"] == "time" else "accuracy %"
+    show = _time if summary["kind"] == "time" else _accuracy
+    rows = [
+        [f"{row['method']} (not in the paper's table)" if row["added"] else row["method"]]
+        + [show(row["columns"][str(T)]) for T in summary["T"]]
+        for row in network["rows"]
+    ]
+    if summary["kind"] == "time":
+        searches = [[row["columns"][str(T)]["thresholds"] for row in network["rows"]] for T in summary["T"]]
+        rows.append(["thresholds, before each of them", *(f"{fmean(of):.1f}" for of in searches)])
+    return [first, *steps], rows
+
+
+def _accuracy(column: dict[str, Any]) -> str:
+    text = plus_minus(column["mean"], column["std"], 2)
+    if column.get("paper") is not None:
+        text += f" (paper {_figure(column['paper'], '.2f')})"
+    return text
+
+
+def _time(column: dict[str, Any]) -> str:
+    return f"{plus_minus(column['mean'], column['std'], 1)} ({column['passes']:.0f})"
+
+
+def plus_minus(mean: float, std: float | None, places: int) -> str:
+    """`91.20 ± 0.31`, or the mean alone."""
+    return f"{mean:.{places}f}" + ("" if std is None else f" ± {std:.{places}f}")
+
+
+def claims(summary: Summary) -> list[str]:
+    """One line for each claim and network."""
+    lines: dict[tuple[str, str], list[str]] = {}
+    for judged in summary["claims"]:
+        words = f"{judged['verdict']} at T={judged['T']} ({judged['by']:+.2f})"
+        lines.setdefault((judged["claim"], judged["model"]), []).append(words)
+    explained = [f"{claim} ({model}): {', '.join(words)}." for (claim, model), words in lines.items()]
+    return [*explained, "Points of accuracy; level: within one standard error of so many test images."]
+
+
+def quotes(paper: dict[str, Any]) -> list[str]:
+    """The paper's table, network by network, with its notes."""
+    parts = [f"{paper['caption']} ({paper['label']}; {paper['unit']})."]
+    form = ".2f" if paper["unit"] == "accuracy %" else "g"
+    for block in paper["blocks"]:
+        title = f"**The paper, {block['network']} on {block['data']}**"
+        if block["ann"] is not None:
+            title += f" {'with' if block['bn'] else 'without'} BN, ANN {block['ann']:.2f}"
+        per_row = any("quoted" in row or "ann" in row for row in block["rows"])
+        rows = []
+        for row in block["rows"]:
+            name = f"{row['method']} ({row['quoted']}, as the paper quotes it)" if "quoted" in row else row["method"]
+            own = []
+            if per_row:
+                ann = row.get("ann", block["ann"])
+                own = ["yes" if row.get("bn", block["bn"]) else "no", "" if ann is None else f"{ann:.2f}"]
+            rows.append([name, *own, *(_figure(value, form) for value in row["values"])])
+        parts += [title, grid(["", *(["BN", "ANN"] if per_row else []), *paper["columns"]], rows)]
+    return [*parts, bullets(paper["notes"])]
+
+
+def _figure(value: Any, form: str) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, list):
+        return f"{value[0]:{form}} ± {value[1]:{form}}"
+    return f"{value:{form}}"
+
+
+def grid(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def bullets(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)

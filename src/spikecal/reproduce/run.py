@@ -1,0 +1,215 @@
+"""Makes a table cell by cell. Each finished cell is a file; killed, the same command goes on with the next."""
+
+import json
+import logging
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spikecal.calibration.sweep import Progress
+from spikecal.conversion import Silent
+from spikecal.errors import ConfigError
+from spikecal.files import write_whole
+from spikecal.reproduce.cells import Cell, long_cell, machine, measure, same_for_every_seed
+from spikecal.reproduce.subjects import Subject, available, load_subject
+from spikecal.reproduce.tables import Sizes, Table
+from spikecal.zoo.models import ZOO
+
+log = logging.getLogger(__name__)
+
+
+class Store:
+    """Finished cells in a folder, one JSON file each, named by a hash of what they depend on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "cells"
+
+    def create(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{self.folder} cannot be made: {error.strerror}") from error
+
+    def load(self, key: str) -> dict[str, Any] | None:
+        """What was measured, or None where it is still to be done; a file that is no such thing counts as not done."""
+        try:
+            stored = json.loads((self.folder / f"{key}.json").read_text())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except ValueError:
+            stored = None
+        if not isinstance(stored, dict) or not isinstance(stored.get("found"), dict):
+            log.warning("%s is damaged and is measured again", self.folder / f"{key}.json")
+            return None
+        found: dict[str, Any] = stored["found"]
+        return found
+
+    def save(self, key: str, cell: Cell, configuration: dict[str, Any], found: dict[str, Any], seconds: float) -> None:
+        facts = {"cell": str(cell), "found": found, "configuration": configuration}
+        whole = {**facts, "seconds": seconds, "machine": machine()}
+        write_whole(self.folder / f"{key}.json", json.dumps(whole, indent=1) + "\n")
+
+    def work(self, key: str) -> Path:
+        """Where a long cell keeps its parts until it is finished."""
+        folder = self.folder / f"{key}.work"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def tidy(self, key: str) -> None:
+        shutil.rmtree(self.folder / f"{key}.work", ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A table with its networks and cells."""
+
+    table: Table
+    sizes: Sizes
+    T: tuple[int, ...]
+    subjects: dict[str, Subject]
+    cells: list[Cell]
+
+    def seconds(self, cells: Sequence[Cell]) -> float:
+        """An estimate from one pass of each network."""
+        return sum(cell.passes() * self.subjects[cell.model].seconds_a_pass for cell in cells)
+
+
+def choose_models(table: Table, named: Sequence[str], weights: dict[str, Path]) -> list[str]:
+    """The networks named, else those of the table that can be had here."""
+    if named:
+        return list(dict.fromkeys(named))
+    wanted = table.default_models()
+    if table.kind == "space":
+        return [name for name in wanted if name in ZOO]
+    chosen = [name for name in wanted if name in weights or (name in ZOO and available(name, None))]
+    # A table about networks without BN is still of use with them.
+    chosen = chosen or [name for name in table.models if available(name, None) and name in ZOO]
+    if not chosen:
+        raise ConfigError(
+            f"{table.name} needs trained networks that the package does not carry: give --model and --weights, such as "
+            f"--model {table.models[0]} --weights FILE"
+        )
+    return chosen
+
+
+def make_plan(
+    table: Table,
+    sizes: Sizes,
+    *,
+    models: Sequence[str] = (),
+    weights: dict[str, Path] | None = None,
+    data: str | None = None,
+    root: Path | None = None,
+    T: Sequence[int] = (),
+    loaded: dict[str, Subject] | None = None,
+) -> Plan:
+    """Load the networks and images, and list the cells: all of one seed before the next, short ones first.
+
+    `loaded` are networks that need not be loaded again; it is added to.
+    """
+    weights, loaded = weights or {}, {} if loaded is None else loaded
+    chosen = choose_models(table, models, weights)
+    if unused := sorted(set(weights) - set(chosen)):
+        raise ConfigError(f"there are weights for {unused[0]}, which is not measured here: name it with --model")
+    for spec in chosen:
+        if spec not in loaded:
+            kind = {"images": table.kind != "space", "trained": table.kind == "accuracy"}
+            loaded[spec] = load_subject(spec, weights.get(spec), data, root, **kind)
+    subjects = {spec: loaded[spec] for spec in chosen}
+    plan = Plan(table, sizes, tuple(sorted(set(T))) or table.default_T, subjects, [])
+    for subject in subjects.values():
+        plan.cells.extend(_cells(plan, subject))
+    plan.cells.sort(key=lambda cell: (cell.seed, cell.T))
+    return plan
+
+
+def _cells(plan: Plan, subject: Subject) -> list[Cell]:
+    table, sizes = plan.table, plan.sizes
+    if table.kind == "space":
+        return [Cell(kind="space", model=subject.spec)]
+    assert subject.train is not None and subject.test is not None
+    count = len(subject.test)
+    cells = []
+    for T in plan.T:
+        long = table.is_long(T)
+        asked, seeds = (sizes.long_images, sizes.long_seeds) if long else (sizes.images, sizes.seeds)
+        images = count if asked is None else min(asked, count)
+        if table.kind == "accuracy":
+            cells.append(Cell(kind="ann", model=subject.spec, images=images))
+        for row in table.rows:
+            pipeline = sizes.of(row.pipeline, table, T)
+            once = table.kind == "accuracy" and same_for_every_seed(pipeline, len(subject.train))
+            cells += [
+                Cell(
+                    kind="time" if table.kind == "time" else "accuracy",
+                    model=subject.spec,
+                    row=row.label,
+                    pipeline=pipeline,
+                    T=T,
+                    seed=seed,
+                    images=images if table.kind == "accuracy" else 0,
+                )
+                for seed in range(1 if once else seeds)
+            ]
+    return list(dict.fromkeys(cells))
+
+
+def pending(plan: Plan, folder: Path) -> list[Cell]:
+    """The cells that `folder` does not have yet."""
+    store = Store(folder)
+    return [cell for cell in plan.cells if store.load(cell.key(plan.subjects[cell.model])) is None]
+
+
+def run(plan: Plan, folder: Path, progress: Progress | None = None) -> dict[Cell, dict[str, Any]]:
+    """Measure what is not in `folder` yet; returns the numbers of all cells."""
+    store = Store(folder)
+    store.create()
+    watched = _Watched(progress or Silent(), plan, pending(plan, folder))
+    found: dict[Cell, dict[str, Any]] = {}
+    for cell in plan.cells:
+        subject = plan.subjects[cell.model]
+        key = cell.key(subject)
+        stored = store.load(key)  # asked now: another process, or a row that is the same, may have made it by now
+        if stored is None:
+            started = time.perf_counter()
+            watched.begin(cell)
+            work = store.work(key) if long_cell(cell, subject) else None
+            stored = measure(cell, subject, work, watched)
+            seconds = time.perf_counter() - started
+            store.save(key, cell, cell.configuration(subject), stored, seconds)
+            store.tidy(key)
+            log.info("%s: %s (%.0f s)", cell, stored, seconds)
+            watched.end(cell, seconds)
+        found[cell] = stored
+    return found
+
+
+class _Watched:
+    """Progress over cells: the phases inside a cell, with how many cells are done and what is left in front."""
+
+    def __init__(self, progress: Progress, plan: Plan, todo: Sequence[Cell]) -> None:
+        self.progress, self.total, self.done = progress, len(todo), 0
+        self.expected = {cell: plan.seconds([cell]) for cell in todo}
+        self.took = self.planned = 0.0
+        self.cell = ""
+
+    def begin(self, cell: Cell) -> None:
+        self.cell = f"cell {self.done + 1}/{self.total}: {cell}"
+
+    def end(self, cell: Cell, seconds: float) -> None:
+        self.done += 1
+        self.took += seconds
+        self.planned += self.expected.pop(cell)
+
+    def left(self) -> float:
+        """Seconds, by the estimate and by how wrong it was so far."""
+        return sum(self.expected.values()) * (self.took / self.planned if self.planned > 0 else 1)
+
+    def phase(self, name: str, total: int, seconds: float | None) -> None:
+        self.progress.phase(f"{self.cell}, {name}; left in all", total, self.left())
+
+    def advance(self, note: str = "") -> None:
+        self.progress.advance(note)

@@ -1,0 +1,130 @@
+"""What a table is measured on: a network with its calibration and test images, and hashes that tell them apart."""
+
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spikecal.calibration.workdir import fingerprint
+from spikecal.data.card import Card
+from spikecal.data.prepare import Prepared
+from spikecal.data.sources import Data, load_data
+from spikecal.errors import ConfigError
+from spikecal.graph.graph import Graph, describe
+from spikecal.graph.lower import lower
+from spikecal.graph.stages import with_joints
+from spikecal.zoo.models import ZOO, build_model, load_model
+
+TIMED = 64  # images of the pass that estimates are made from
+LOOKED_AT = 16  # images of a large set that its hash is made from
+NORMS = (nn.modules.batchnorm._BatchNorm,)
+
+
+@dataclass
+class Subject:
+    """A network by name, what it expects of images, and the images; hashes are made when they are first asked for."""
+
+    spec: str
+    network: nn.Module
+    card: Card
+    trained: bool
+    data: str = ""  # the set's name
+    train: Data | None = None
+    test: Data | None = None
+
+    @property
+    def bn(self) -> bool:
+        return any(isinstance(module, NORMS) for module in self.network.modules())
+
+    @property
+    def calibration(self) -> Prepared:
+        assert self.train is not None
+        return Prepared(self.train, self.card)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The network as it is converted."""
+        return with_joints(lower(self.network, (self.example(2),)))
+
+    @cached_property
+    def model_print(self) -> str:
+        """A hash of the network: what it computes, with which weights, from images prepared in which way."""
+        card = {key: value for key, value in self.card.to_dict().items() if key not in ("name", "classes", "data")}
+        return fingerprint(self.network.state_dict().values(), [describe(self.graph), card])
+
+    @cached_property
+    def train_print(self) -> str:
+        return _print(self.train)
+
+    @cached_property
+    def test_print(self) -> str:
+        return _print(self.test)
+
+    def example(self, count: int) -> Tensor:
+        """Some images as the network takes them; where there are none, noise of the right size."""
+        if self.train is not None:
+            chosen = [self.calibration[i % len(self.train)] for i in range(count)]
+            if len({image.shape for image in chosen}) == 1:
+                return torch.stack(chosen)
+            return torch.stack([chosen[0]] * count)
+        if self.card.size is None:
+            raise ConfigError(f"{self.spec} does not say its input size: give --data")
+        generator = torch.Generator().manual_seed(0)
+        first: Any = next((m.in_channels for m in self.network.modules() if hasattr(m, "in_channels")), 3)
+        return torch.randn((count, self.card.channels or first, *self.card.size), generator=generator)
+
+    @cached_property
+    def seconds_a_pass(self) -> float:
+        """Of the ANN for one image, roughly: what estimates are made from."""
+        images = self.example(TIMED)
+        home = next((p for p in self.network.parameters() if p.is_floating_point()), images)
+        images = images.to(home.device, home.dtype)
+        with torch.no_grad():
+            self.network(images[:8])
+            started = time.perf_counter()
+            self.network(images)
+        return (time.perf_counter() - started) / TIMED
+
+
+def load_subject(
+    spec: str, weights: Path | None, data: str | None, root: Path | None, *, images: bool = True, trained: bool = True
+) -> Subject:
+    """The network of `spec` and, with `images`, both splits of `data` or of the set on its card.
+
+    Without `trained` a network may come without weights: its time and memory can still be measured.
+    """
+    if trained or available(spec, weights):
+        network, card = load_model(spec, weights)
+        subject = Subject(spec, network, card, True)
+    else:
+        network, card = build_model(spec)
+        subject = Subject(spec, network, card, False)
+    if images:
+        name = data or card.data
+        if name is None:
+            raise ConfigError(f"{spec} comes with no images: give --data")
+        subject.data = name
+        subject.train, subject.test = load_data(name, "train", root), load_data(name, "test", root)
+    return subject
+
+
+def available(spec: str, weights: Path | None) -> bool:
+    """Whether the trained network can be had: from a file, from the package, or from the function that makes it."""
+    entry = ZOO.get(spec)
+    if weights is not None or (entry is not None and entry.card.weights is not None):
+        return True
+    return entry is None and spec.partition(":")[0] not in ("torchvision", "timm", "pytorchcv")
+
+
+def _print(data: Data | None) -> str:
+    """A hash of labels and images; of images that are read one by one, of some."""
+    assert data is not None
+    labels = [] if data.labels is None else [data.labels]
+    if isinstance(data.images, Tensor):
+        return fingerprint([data.images, *labels], len(data))
+    step = max(1, len(data) // LOOKED_AT)
+    return fingerprint([*(data.images[i] for i in range(0, len(data), step)), *labels], len(data))

@@ -1,0 +1,239 @@
+"""From cells to a table: means and deviations, the paper's figures where the setting is its own, claims."""
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+from spikecal.calibration.calibrators import Weights
+from spikecal.reproduce.cells import FIXED, Cell, machine, same_for_every_seed
+from spikecal.reproduce.run import Plan
+from spikecal.reproduce.subjects import Subject
+from spikecal.reproduce.tables import PAPER, Claim
+
+Found = dict[Cell, dict[str, Any]]
+MEBIBYTE, NUMBER = 2**20, 4  # the paper's MB, and bytes of a float
+
+
+def paper_tables() -> dict[str, Any]:
+    """The paper's figures, as they were transcribed."""
+    text = (resources.files("spikecal") / "reproduce" / "paper.json").read_text(encoding="utf-8")
+    tables: dict[str, Any] = json.loads(text)["tables"]
+    return tables
+
+
+def summarise(plan: Plan, found: Found) -> dict[str, Any]:
+    """Everything a reader of the table needs, as plain data; the same for the same cells."""
+    table = plan.table
+    networks = [_network(plan, subject, found) for subject in plan.subjects.values()]
+    return {
+        "table": table.name,
+        "title": table.title,
+        "about": table.about,
+        "kind": table.kind,
+        "T": list(plan.T),
+        "long": table.long,
+        "networks": networks,
+        "claims": [judged for claim in table.claims for judged in _judge(plan, claim, networks)],
+        "differences": differences(plan),
+        "settings": {
+            **vars(plan.sizes),
+            "images_seed": FIXED,
+            "pipelines": {row.label: plan.sizes.of(row.pipeline, table, 1).to_dict() for row in table.rows},
+            **({"machine": machine()} if table.kind == "time" else {}),
+        },
+        "paper": paper_tables()[table.name],
+    }
+
+
+def _network(plan: Plan, subject: Subject, found: Found) -> dict[str, Any]:
+    own = [cell for cell in plan.cells if cell.model == subject.spec]
+    facts: dict[str, Any] = {"model": subject.spec, "bn": subject.bn, "trained": subject.trained, "data": subject.data}
+    if plan.table.kind == "space":
+        numbers = found[own[0]]
+        rows = [
+            {"method": r.label, "numbers": numbers[r.label], "mb": numbers[r.label] * NUMBER / MEBIBYTE}
+            for r in plan.table.rows
+        ]
+        return {**facts, "stages": numbers["stages"], "rows": _with_paper(plan, subject, rows)}
+    if plan.table.kind == "accuracy":
+        anns = [found[cell] for cell in own if cell.kind == "ann"]
+        facts["ann"] = [{"images": a["images"], "accuracy": 100 * a["accuracy"]} for a in anns]
+    rows = []
+    for row in plan.table.rows:
+        columns = {}
+        for T in plan.T:
+            cells = [cell for cell in own if cell.row == row.label and cell.T == T]
+            columns[str(T)] = _column([found[cell] for cell in cells], plan.table.kind)
+        rows.append({"method": row.label, "added": row.added, "columns": columns})
+    return {**facts, "rows": _with_paper(plan, subject, rows)}
+
+
+def _column(found: Sequence[dict[str, Any]], kind: str) -> dict[str, Any]:
+    if kind == "time":
+        return {
+            **spread([f["seconds"] for f in found]),
+            "passes": statistics.fmean(f["passes"] for f in found),
+            "thresholds": statistics.fmean(f["thresholds"] for f in found),
+            "images": found[0]["images"],
+        }
+    rate = statistics.fmean(f["rate"] for f in found)
+    return {**spread([100 * f["accuracy"] for f in found]), "images": found[0]["images"], "rate": rate}
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Mean, and the standard deviation of a sample (n - 1) where there is more than one value."""
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return {"mean": statistics.fmean(values), "std": deviation, "values": list(values)}
+
+
+# -- the paper beside ours -----------------------------------------------------------------------------------------
+
+
+def _with_paper(plan: Plan, subject: Subject, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with the paper's figure in each column whose network, data, method and T are the paper's."""
+    quoted = paper_tables()[plan.table.name]
+    for block in quoted["blocks"]:
+        same = block["same"]
+        if subject.spec not in same["models"] or (subject.data and subject.data not in same["data"]):
+            continue
+        if plan.table.kind == "space":
+            figures = dict(zip(quoted["columns"], block["rows"][0]["values"], strict=True))
+            for row in rows:
+                row["paper"] = figures[row["method"]]
+            continue
+        for line in block["rows"]:
+            if "quoted" in line or line.get("bn", block["bn"]) != subject.bn:
+                continue
+            for row in (row for row in rows if row["method"] == line["method"]):
+                for column, figure in zip(quoted["columns"], line["values"], strict=True):
+                    T = column.removeprefix("T").lstrip("=≥")
+                    if T in row["columns"]:
+                        row["columns"][T]["paper"] = figure
+    return rows
+
+
+# -- claims --------------------------------------------------------------------------------------------------------
+
+
+def _judge(plan: Plan, claim: Claim, networks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The claim for every network and T: `seen`, `not seen`, or `level` within what so many images can tell."""
+    if claim.better is None:
+        plain = [n for n in networks if not n["bn"]]
+        return [_bn_claim(claim, a, b, T) for a in plain for b in networks if b["bn"] for T in plan.T]
+    judged = []
+    for network in networks:
+        rows = {row["method"]: row["columns"] for row in network["rows"]}
+        for T in plan.T:
+            better, worse = rows[claim.better][str(T)], rows[str(claim.worse)][str(T)]
+            judged.append(_verdict(claim, network["model"], T, better["mean"], worse["mean"], better["images"]))
+    return judged
+
+
+def _bn_claim(claim: Claim, plain: dict[str, Any], with_bn: dict[str, Any], T: int) -> dict[str, Any]:
+    """The network with BN keeps less of its ANN's accuracy than the one without."""
+    lost = []
+    for network in (with_bn, plain):
+        column = network["rows"][0]["columns"][str(T)]
+        ann = next(a["accuracy"] for a in network["ann"] if a["images"] == column["images"])
+        lost.append((ann - column["mean"], column["images"]))
+    return _verdict(claim, f"{with_bn['model']}, {plain['model']}", T, lost[0][0], lost[1][0], lost[0][1])
+
+
+def _verdict(claim: Claim, model: str, T: int, better: float, worse: float, images: int) -> dict[str, Any]:
+    """`noise`: one standard error of the difference of two such shares of `images` answers, in points."""
+    variance = sum(p * (1 - p) for p in (min(max(v / 100, 0), 1) for v in (better, worse)))
+    noise = 100 * math.sqrt(variance / images)
+    verdict = "level" if abs(better - worse) <= noise else "seen" if better > worse else "not seen"
+    facts = {"claim": claim.text, "model": model, "T": T, "verdict": verdict}
+    return {**facts, "better": better, "worse": worse, "by": better - worse, "noise": noise}
+
+
+# -- what differs --------------------------------------------------------------------------------------------------
+
+
+def differences(plan: Plan) -> list[str]:
+    """Sentences on what is not as in the paper, from the configuration."""
+    quoted = paper_tables()[plan.table.name]
+    theirs = sorted({f"{b['network']} on {b['data']}" for b in quoted["blocks"]})
+    said = []
+    for subject in plan.subjects.values():
+        said += _of_network(plan, subject, theirs, quoted)
+    if plan.table.kind == "space":
+        return [*said, "A bias belongs to a layer of neurons here, so a shortcut's convolution has none of its own."]
+    datasets = list({s.data: s for s in plan.subjects.values()}.values())
+    for subject in datasets:
+        said += _of_data(plan, subject)
+    said += _of_size(plan)
+    return said
+
+
+def _of_network(plan: Plan, subject: Subject, theirs: Sequence[str], quoted: dict[str, Any]) -> list[str]:
+    said = []
+    on = f" on {subject.data}" if subject.data else ""
+    if not any(subject.spec in block["same"]["models"] for block in quoted["blocks"]):
+        said.append(f"Network: {subject.spec}{on}; the paper's table has {', '.join(theirs)}.")
+    if subject.bn not in plan.table.bn:
+        has, wanted = ("has", "without") if subject.bn else ("has no", "with")
+        said.append(f"{subject.spec} {has} BN; the paper's table is about networks {wanted} BN.")
+    if not subject.trained and plan.table.kind == "time":
+        said.append(f"{subject.spec} has random weights: its time is measured, its accuracy would mean nothing.")
+    return said
+
+
+def _of_data(plan: Plan, subject: Subject) -> list[str]:
+    assert subject.train is not None and subject.test is not None
+    count = len(subject.train)
+    rows = [plan.sizes.of(row.pipeline, plan.table, 1) for row in plan.table.rows]
+    most = max(pipeline.images for pipeline in rows)
+    said = []
+    if count <= most:
+        said.append(
+            f"Calibration: {subject.data} has {count:,} training images and all serve for thresholds; seeds choose "
+            f"which of them bias and potential see, and their order."
+        )
+    else:
+        said.append(f"Calibration: seeds choose {most:,} of the {count:,} training images of {subject.data}.")
+    if plan.table.kind == "accuracy" and any(same_for_every_seed(pipeline, count) for pipeline in rows):
+        said.append("Rows without calibration have no deviation: every seed gives the same thresholds.")
+    if plan.table.kind != "accuracy":
+        return said
+    asked = plan.sizes.images
+    if any(not plan.table.is_long(T) for T in plan.T) and asked is not None and asked < len(subject.test):
+        said.append(f"Test: a fixed {asked:,} of the {len(subject.test):,} test images of {subject.data}.")
+    elif subject.data == "demo":
+        said.append(f"Test: {len(subject.test):,} of the 10,000 test images of CIFAR-10.")
+    return said
+
+
+def _of_size(plan: Plan) -> list[str]:
+    table, sizes = plan.table, plan.sizes
+    learned = [c for row in table.rows for sweep in row.pipeline.sweeps for c in sweep if isinstance(c, Weights)]
+    said = []
+    if missing := [T for T in table.T if T not in plan.T]:
+        said.append(f"Not measured: T={', '.join(map(str, missing))}.")
+    if learned and (sizes.iterations, sizes.batch) != (PAPER.iterations, PAPER.batch):
+        said.append(
+            f"Weights calibration: {sizes.iterations:,} iterations a layer of {sizes.batch} images; the paper has "
+            f"{PAPER.iterations:,}, its code {PAPER.batch} images an iteration."
+        )
+    if learned and not table.own_images and sizes.weights < PAPER.weights:
+        said.append(f"Weights calibration: out of {sizes.weights:,} images; the paper has {PAPER.weights:,}.")
+    if table.kind == "time":
+        here = machine()
+        said.append(f"Machine: {here['processor']}, threads: {here['threads']}; the paper's are in its notes.")
+        said.append(f"Runs: {sizes.seeds}; the paper has {PAPER.seeds}.")
+    elif sizes.seeds != PAPER.seeds:
+        said.append(f"Seeds: {sizes.seeds}; the paper has {PAPER.seeds}.")
+    for T in (T for T in plan.T if plan.table.is_long(T)):
+        words = f"T={T} stands for the paper's T≥{table.long}: {sizes.long_seeds} seed"
+        if sizes.long_images is not None:
+            words += f", {sizes.long_images:,} test images"
+        if sizes.long_weights < PAPER.long_weights:
+            words += f", weights calibrated on {sizes.long_weights:,} images"
+        said.append(words + ".")
+    if table.name == "samples":
+        said.append(f"T={', '.join(map(str, plan.T))} is our choice: the paper does not name its T.")
+    return said

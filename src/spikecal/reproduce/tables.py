@@ -1,0 +1,262 @@
+"""What each of the paper's tables is made of: rows, time steps, networks, and what it is said to show."""
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
+
+from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
+from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Threshold
+from spikecal.errors import ConfigError
+from spikecal.pipeline import ACP, BASELINE, LCP, Pipeline
+
+Kind = Literal["accuracy", "time", "space"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A line of a table; `added` ones are not in the paper's and are there to compare with."""
+
+    label: str
+    pipeline: Pipeline
+    added: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What the paper says of a table: the row `better` is ahead of the row `worse`.
+
+    Without rows: a network with BN loses more of its ANN's accuracy than the one without.
+    """
+
+    text: str
+    better: str | None = None
+    worse: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """One table of the paper. `bn` says which networks it is about; `long` is the T of its "at least" column."""
+
+    name: str
+    title: str
+    about: str
+    rows: tuple[Row, ...]
+    T: tuple[int, ...] = (16, 32)
+    bn: tuple[bool, ...] = (True,)
+    kind: Kind = "accuracy"
+    long: int | None = None
+    quick: tuple[int, ...] = ()  # the T that are measured unless more is asked for
+    models: tuple[str, ...] = ("resnet20",)  # without `-nobn`
+    own_images: bool = False  # whether the images of its rows are what it is about
+    claims: tuple[Claim, ...] = ()
+
+    @property
+    def default_T(self) -> tuple[int, ...]:
+        return self.quick or self.T
+
+    def is_long(self, T: int) -> bool:
+        return self.long is not None and T >= self.long
+
+    def default_models(self) -> list[str]:
+        """The names of its networks, those without BN before those with."""
+        return [name if bn else f"{name}-nobn" for name in self.models for bn in sorted(self.bn)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How much is run; None is all there is. Defaults are for half an hour on two cores.
+
+    `iterations`, `batch` and `weights` (its images) are of weights calibration. The `long_` ones are for the "at
+    least" column, which is dear.
+    """
+
+    images: int | None = 1000
+    seeds: int = 3
+    iterations: int = 500
+    batch: int = 16
+    weights: int = 256
+    long_images: int | None = 100
+    long_seeds: int = 1  # the paper prints no deviation there
+    long_weights: int = 128
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and value < 1:
+                raise ConfigError(f"{name.replace('_', ' ')}: at least 1, not {value}")
+
+    def of(self, pipeline: Pipeline, table: "Table", T: int) -> Pipeline:
+        """A row's pipeline in this size; where the numbers of images are what a table is about, they stay."""
+        changed = pipeline.changed(Weights, iterations=self.iterations, batch=self.batch)
+        own = [c.images for sweep in changed.sweeps for c in sweep if isinstance(c, Weights)]
+        if not own or table.own_images:
+            return changed
+        most = min(self.weights, self.long_weights) if table.is_long(T) else self.weights
+        return changed.changed(Weights, images=min(own[0], most))
+
+
+# What the paper ran; the batch is its code's.
+PAPER = Sizes(
+    images=None, seeds=5, iterations=5000, batch=32, weights=1024, long_images=None, long_seeds=1, long_weights=1024
+)
+
+THRESHOLDS: dict[str, Threshold] = {
+    "MaxAct": MaxAct(),
+    "Percentile 99.99 %": Percentile(),
+    "MMSE": MMSE(per="layer"),
+    "MMSE*": MMSE(per="channel"),
+}
+
+
+def _thresholds(base: Pipeline, suffix: str = "") -> tuple[Row, ...]:
+    """`base` with each way to find thresholds."""
+    return tuple(
+        Row(label=f"{name}{suffix}", pipeline=replace(base, threshold=threshold))
+        for name, threshold in THRESHOLDS.items()
+    )
+
+
+def _rounded(name: str) -> tuple[Row, ...]:
+    """One threshold with flooring and with rounding."""
+    base = replace(BASELINE, threshold=THRESHOLDS[name])
+    return (
+        Row(label=f"{name} + ClipFloor", pipeline=replace(base, rounding="floor")),
+        Row(label=f"{name} + ClipRound", pipeline=base),
+    )
+
+
+def _ladder(*labels: str, suffix: str = "") -> tuple[Claim, ...]:
+    """Each label beats the one before it."""
+    return tuple(
+        Claim(text=f"{b}{suffix} beats {a}{suffix}", better=f"{b}{suffix}", worse=f"{a}{suffix}")
+        for a, b in pairwise(labels)
+    )
+
+
+def _samples(name: str, base: Pipeline, kind: type[Calibrator], counts: tuple[int, ...]) -> tuple[Row, ...]:
+    return tuple(Row(label=f"{name}, {count:,} images", pipeline=base.changed(kind, images=count)) for count in counts)
+
+
+BASELINES = (
+    Row(label="Baseline", pipeline=BASELINE),
+    Row(label="Baseline + LCP", pipeline=LCP),
+    Row(label="Baseline + ACP", pipeline=ACP),
+)
+METHODS = (
+    Row(label="Bias", pipeline=replace(BASELINE, sweeps=((Bias(),),))),
+    Row(label="Potential", pipeline=replace(BASELINE, sweeps=((Potential(),),))),
+    Row(label="Weights", pipeline=replace(BASELINE, sweeps=((Weights(),),))),
+)
+IMAGENET = ("resnet34-imagenet", "vgg16-imagenet", "mobilenet", "mnasnet", "regnetx4gf")
+
+_ALL = (
+    Table(
+        name="clipround",
+        title="ClipRound against ClipFloor",
+        about="Accuracy with and without the half step of rounding, networks without BN. MMSE is per layer.",
+        rows=(*_rounded("MaxAct"), *_rounded("MMSE")),
+        bn=(False,),
+        claims=(
+            *_ladder("MaxAct + ClipFloor", "MaxAct + ClipRound"),
+            *_ladder("MMSE + ClipFloor", "MMSE + ClipRound"),
+        ),
+    ),
+    Table(
+        name="threshold",
+        title="Ways to find the threshold",
+        about="Accuracy with four kinds of threshold, rounding, networks without BN. * is one threshold a channel.",
+        rows=_thresholds(BASELINE),
+        bn=(False,),
+        claims=_ladder(*THRESHOLDS),
+    ),
+    Table(
+        name="bn",
+        title="Networks with and without BN, uncalibrated",
+        about="Accuracy with one MMSE threshold a layer and rounding, no calibration.",
+        rows=(_rounded("MMSE")[1],),
+        bn=(False, True),
+        claims=(Claim(text="BN hurts the uncalibrated network"),),
+    ),
+    Table(
+        name="lcp",
+        title="Light calibration (bias) with each threshold",
+        about="Accuracy after bias calibration, networks with BN.",
+        rows=(
+            Row(label="MMSE*, uncalibrated", pipeline=BASELINE, added=True),
+            *_thresholds(LCP, " + LCP"),
+        ),
+        claims=(
+            Claim(text="LCP repairs much of it", better="MMSE* + LCP", worse="MMSE*, uncalibrated"),
+            *_ladder(*THRESHOLDS, suffix=" + LCP"),
+        ),
+    ),
+    Table(
+        name="acp",
+        title="Advanced calibration (potential and weights) with each threshold",
+        about="Accuracy after calibration of potentials and weights, networks with BN.",
+        rows=(Row(label="MMSE* + LCP", pipeline=LCP, added=True), *_thresholds(ACP, " + ACP")),
+        quick=(16,),
+        claims=(*_ladder("MMSE* + LCP", "MMSE* + ACP"), *_ladder(*THRESHOLDS, suffix=" + ACP")),
+    ),
+    Table(
+        name="cifar",
+        title="Baseline, LCP and ACP on CIFAR",
+        about="Accuracy at few steps and at many. Baseline: MMSE thresholds a channel, rounding.",
+        rows=BASELINES,
+        T=(4, 8, 16, 32, 512),
+        long=512,
+        claims=_ladder(*(row.label for row in BASELINES)),
+    ),
+    Table(
+        name="imagenet",
+        title="Baseline, LCP and ACP on ImageNet",
+        about="Accuracy at few steps and at many, for five networks of the paper. Baseline as in `cifar`.",
+        rows=BASELINES,
+        T=(16, 32, 64, 128, 256, 2048),
+        bn=(False, True),
+        long=2048,
+        models=IMAGENET,
+        claims=_ladder(*(row.label for row in BASELINES)),
+    ),
+    Table(
+        name="time",
+        title="Conversion time",
+        about="Seconds of each kind of calibration, without the search for thresholds, and the same in ANN passes.",
+        rows=METHODS,
+        T=(16, 64),
+        kind="time",
+        own_images=True,
+    ),
+    Table(
+        name="space",
+        title="Memory of one calibrated parameter set",
+        about="Numbers that differ between two T, counted in the graph, in MB of 2^20 bytes.",
+        rows=METHODS,
+        T=(),
+        kind="space",
+        models=("resnet20", "vgg16", *IMAGENET),
+    ),
+    Table(
+        name="samples",
+        title="Number of calibration images",
+        about="Accuracy against the images of bias calibration (LCP) and of weights calibration (ACP). Thresholds keep "
+        "1,024 images, and the potentials of ACP 128.",
+        rows=(
+            *_samples("LCP", LCP, Bias, (32, 64, 128, 256)),
+            *_samples("ACP", ACP, Weights, (128, 256, 512, 1024)),
+        ),
+        T=(8,),
+        own_images=True,
+        claims=(
+            Claim(text="more images help LCP", better="LCP, 256 images", worse="LCP, 32 images"),
+            Claim(text="more images help ACP", better="ACP, 1,024 images", worse="ACP, 128 images"),
+        ),
+    ),
+)
+TABLES = {table.name: table for table in _ALL}
+
+
+def find(name: str) -> Table:
+    """The table of that name."""
+    if name not in TABLES:
+        raise ConfigError(f"there is no table {name!r}; there are {', '.join(TABLES)}")
+    return TABLES[name]

@@ -1,0 +1,245 @@
+"""Every table in a miniature; what is in a cell, what is beside it, and what is written of it."""
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from reproduce.conftest import Reproduce
+
+import spikecal
+from spikecal.cli.main import main
+from spikecal.data.demo import load_demo
+from spikecal.data.prepare import prepare
+from spikecal.data.sources import load_data, subset
+from spikecal.reproduce.render import markdown
+from spikecal.reproduce.summary import paper_tables, spread
+from spikecal.reproduce.tables import PAPER, TABLES, Sizes, find
+from spikecal.zoo.models import load_model
+
+ACCURACY = [name for name, table in TABLES.items() if table.kind == "accuracy"]
+
+
+@pytest.mark.parametrize("name", ACCURACY)
+def test_accuracy_tables(reproduce: Reproduce, folder: Path, name: str) -> None:
+    table = find(name)
+    models = tuple("nets.py:make" if bn else "nets.py:plain" for bn in table.bn)
+    found = reproduce(name, "-T", "2", "-T", "3", models=models)
+    assert [network["bn"] for network in found["networks"]] == list(table.bn)
+    page = (folder / "out" / f"{name}.md").read_text()
+    for network in found["networks"]:
+        assert [row["method"] for row in network["rows"]] == [row.label for row in table.rows]
+        for row in network["rows"]:
+            assert set(row["columns"]) == {"2", "3"}
+            shown = []
+            for column in row["columns"].values():
+                assert column["images"] == 20
+                assert all(0 <= value <= 100 and (value / 5) % 1 < 1e-9 for value in column["values"])  # of 20 images
+                deviation = "" if column["std"] is None else f" ± {column['std']:.2f}"
+                shown.append(f"{column['mean']:.2f}{deviation}")
+            added = " (not in the paper's table)" if row["added"] else ""
+            assert f"| {row['method']}{added} | {' | '.join(shown)} |" in page
+    judged = {claim["claim"] for claim in found["claims"]}
+    assert judged == {claim.text for claim in table.claims}
+    assert "## The paper's figures, quoted" in page
+
+
+def test_a_cell_is_a_conversion_and_an_evaluation(reproduce: Reproduce) -> None:
+    """Against the library's own steps, by hand, for every seed."""
+    found = reproduce("lcp", "-T", "4")
+    row = next(row for row in found["networks"][0]["rows"] if row["method"] == "MMSE* + LCP")
+    model, card = load_model("nets.py:make")
+    train, test = load_data("npz:images.npz", "train"), subset(load_data("npz:images.npz", "test"), 20, 0)
+    images, tested = (prepare(torch.stack(list(d.images)), card, "") for d in (train, test))
+    expected = []
+    for seed in (0, 1):
+        snn = spikecal.convert(model, images, T=4, pipeline=spikecal.LCP, seed=seed).snn
+        expected.append(100 * float((snn(tested).argmax(1) == test.labels).float().mean()))
+    assert row["columns"]["4"]["values"] == pytest.approx(expected)
+    ann = 100 * float((model(tested).argmax(1) == test.labels).float().mean())
+    assert found["networks"][0]["ann"] == [{"images": 20, "accuracy": pytest.approx(ann)}]
+
+
+def test_mean_and_deviation() -> None:
+    assert spread([1.0, 2.0, 6.0]) == {"mean": 3.0, "std": pytest.approx(7**0.5), "values": [1.0, 2.0, 6.0]}
+    assert spread([4.0])["std"] is None
+
+
+def test_long_columns_have_their_own_sizes(reproduce: Reproduce, folder: Path) -> None:
+    found = reproduce("cifar", "-T", "2", "-T", "512", "--long-images", "10")
+    rows = found["networks"][0]["rows"]
+    assert {row["columns"]["512"]["images"] for row in rows} == {10}
+    assert {len(row["columns"]["512"]["values"]) for row in rows} == {1}
+    assert {a["images"] for a in found["networks"][0]["ann"]} == {10, 20}
+    assert "T≥512 (512)" in (folder / "out" / "cifar.md").read_text()
+    assert any(said.startswith("T=512 stands for the paper's T≥512: 1 seed, 10 test") for said in found["differences"])
+
+
+def test_rows_that_no_seed_can_change_are_measured_once(reproduce: Reproduce) -> None:
+    rows = {row["method"]: row for row in reproduce("lcp", "-T", "2")["networks"][0]["rows"]}
+    assert len(rows["MMSE*, uncalibrated"]["columns"]["2"]["values"]) == 1  # 60 images, all of them for thresholds
+    assert len(rows["MMSE* + LCP"]["columns"]["2"]["values"]) == 2
+
+
+def test_tables_share_cells(reproduce: Reproduce, folder: Path) -> None:
+    reproduce("clipround", "-T", "2", models=("nets.py:plain",))
+    before = {path.name for path in (folder / "out" / "cells").iterdir()}
+    reproduce("threshold", "-T", "2", models=("nets.py:plain",))
+    names = [json.loads(p.read_text())["cell"] for p in (folder / "out" / "cells").iterdir() if p.name not in before]
+    assert sorted(name.split(", ")[1] for name in names) == ["MMSE*", "Percentile 99.99 %"]
+
+
+def test_time(reproduce: Reproduce, folder: Path) -> None:
+    found = reproduce("time", "-T", "2", "-T", "8")
+    for row in found["networks"][0]["rows"]:
+        for column in row["columns"].values():
+            assert column["mean"] == pytest.approx(statistics.fmean(column["values"]))
+            assert min(column["values"]) > 0
+            assert column["passes"] > 1
+    assert {row["method"]: row["columns"]["8"]["images"] for row in found["networks"][0]["rows"]} == {
+        "Bias": 60,
+        "Potential": 60,
+        "Weights": 60,
+    }
+    assert "| thresholds, before each of them |" in (folder / "out" / "time.md").read_text()
+
+
+def test_space_is_exact(reproduce: Reproduce) -> None:
+    rows = reproduce("space")["networks"][0]["rows"]
+    # two layers of 8 channels and 4 classes; 8 maps of 12×12 and of 5×5; 8·3·9 + 8·8·9 + 8·4 weights
+    assert [row["numbers"] for row in rows] == [20, 8 * 144 + 8 * 25, 216 + 576 + 32]
+    assert rows[0]["mb"] == 20 * 4 / 2**20
+
+
+def test_imagenet_from_a_folder_of_class_folders(reproduce: Reproduce, folder: Path) -> None:
+    for split in ("train", "test"):
+        images, labels = load_demo(split)
+        for i in range(24):
+            place = folder / "set" / split / f"class{int(labels[i]) % 4}"
+            place.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.ascontiguousarray(images[i].permute(1, 2, 0))).save(place / f"{i}.png")
+    found = reproduce("imagenet", "-T", "2", "--data", "folder:set", models=("nets.py:make", "nets.py:plain"))
+    assert [network["data"] for network in found["networks"]] == ["folder:set"] * 2
+    assert {column["images"] for row in found["networks"][0]["rows"] for column in row["columns"].values()} == {20}
+    assert (
+        "| Spike-Norm (Sengupta et al. 2018, as the paper quotes it) | no | 70.69 |"
+        in (folder / "out" / "imagenet.md").read_text()
+    )
+
+
+def test_the_paper_beside_ours_only_where_the_setting_is_the_same(reproduce: Reproduce) -> None:
+    found = reproduce("cifar", "-T", "2")
+    assert not any("paper" in c for row in found["networks"][0]["rows"] for c in row["columns"].values())
+
+
+def test_the_papers_own_network_has_its_figures_beside_it() -> None:
+    """On what a cell would be, without the hours of measuring it."""
+    from spikecal.reproduce.run import Plan
+    from spikecal.reproduce.subjects import Subject
+    from spikecal.reproduce.summary import _with_paper
+    from spikecal.zoo.models import build_model
+
+    table = find("cifar")
+    for spec, data, expected in (
+        ("resnet20-wide", "cifar10", [75.07, 0.88]),
+        ("vgg16", "demo", [71.53, 3.19]),
+        ("resnet20", "cifar10", None),
+        ("vgg16", "npz:x", None),
+    ):
+        network, card = build_model(spec)
+        subject = Subject(spec, network, card, True, data)
+        rows = [{"method": "Baseline + LCP", "columns": {"4": {}, "5": {}}}]
+        found = _with_paper(Plan(table, Sizes(), (4, 5), {spec: subject}, []), subject, rows)
+        assert found[0]["columns"]["4"].get("paper") == expected
+        assert "paper" not in found[0]["columns"]["5"]
+
+
+def test_differences_are_said(reproduce: Reproduce) -> None:
+    said = " ".join(reproduce("acp", "-T", "2", models=("nets.py:plain",))["differences"])
+    for words in (
+        "Network: nets.py:plain on npz:images.npz; the paper's table has ResNet-34 on ImageNet",
+        "nets.py:plain has no BN; the paper's table is about networks with BN",
+        "npz:images.npz has 60 training images and all serve for thresholds",
+        "a fixed 20 of the 30 test images",
+        "3 iterations a layer of 16 images; the paper has 5,000",
+        "out of 256 images; the paper has 1,024",
+        "Not measured: T=16, 32.",
+        "Seeds: 2; the paper has 5",
+    ):
+        assert words in said
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_papers_figures_are_whole(name: str) -> None:
+    table, paper = TABLES[name], paper_tables()[name]
+    assert paper["blocks"]
+    for block in paper["blocks"]:
+        assert block["network"] and block["data"]
+        for row in block["rows"]:
+            assert len(row["values"]) == len(paper["columns"])
+            for value in row["values"]:
+                assert value is None or isinstance(value, float | int) or len(value) == 2
+        if table.kind == "accuracy" and name != "samples":
+            own = {row["method"] for row in block["rows"] if "quoted" not in row}
+            assert own == {row.label for row in table.rows if not row.added}
+            assert [f"T={T}" if T != table.long else f"T≥{T}" for T in table.T] == paper["columns"]
+            for row in (row for row in block["rows"] if "quoted" not in row):
+                assert (row.get("ann", block["ann"]), row.get("bn", block["bn"])) != (None, None)
+    quoted = {row["method"] for block in paper["blocks"] for row in block["rows"] if "quoted" in row}
+    literature = {"Spike-Norm", "Hybrid Train", "RMP", "TSC"}
+    assert quoted == {"cifar": literature | {"Robust-Norm", "RNL"}, "imagenet": literature}.get(name, set())
+
+
+def test_the_same_method_has_the_same_figure_in_the_papers_tables() -> None:
+    """Figures that the paper prints twice were transcribed twice."""
+    tables = paper_tables()
+
+    def figure(table: str, block: int, method: str) -> list[Any]:
+        rows = tables[table]["blocks"][block]["rows"]
+        found: list[Any] = next(row["values"] for row in rows if row["method"] == method)
+        return found
+
+    for block in (0, 1):
+        rounded = figure("clipround", block, "MMSE + ClipRound")
+        assert rounded == figure("threshold", block, "MMSE") == figure("bn", 2 * block, "MMSE + ClipRound")
+        assert figure("clipround", block, "MaxAct + ClipRound") == figure("threshold", block, "MaxAct")
+    resnet, vgg = (tables["imagenet"]["blocks"][i]["rows"] for i in (0, 1))
+    for rows, block in ((vgg, 0), (resnet, 1)):
+        for name in ("LCP", "ACP"):
+            line = next(r for r in rows if r["method"] == f"Baseline + {name}" and r["bn"])
+            assert [value[0] for value in line["values"][:2]] == figure(name.lower(), block, f"MMSE* + {name}")
+            assert line["ann"] == tables["bn"]["blocks"][2 * block + 1]["ann"] == tables["lcp"]["blocks"][block]["ann"]
+
+
+def test_sizes() -> None:
+    assert (PAPER.images, PAPER.seeds, PAPER.iterations) == (None, 5, 5000)
+    cifar, samples = find("cifar"), find("samples")
+    for T in cifar.T:
+        assert PAPER.of(spikecal.ACP, cifar, T) == spikecal.ACP  # nothing is shortened
+    for table, T, images in ((cifar, 32, 256), (cifar, 512, 128), (samples, 8, 1024)):
+        shorter = Sizes(iterations=7, batch=5).of(spikecal.ACP, table, T)
+        assert shorter == spikecal.ACP.changed(spikecal.Weights, iterations=7, batch=5, images=images)
+        assert Sizes().of(spikecal.LCP, table, T) == spikecal.LCP
+
+
+def test_markdown_escapes_and_ends(reproduce: Reproduce) -> None:
+    found = reproduce("bn", "-T", "2", models=("nets.py:plain", "nets.py:make"))
+    found["networks"][0]["rows"][0]["method"] = "a|b"
+    page = markdown(found)
+    assert "| a\\|b |" in page
+    assert page.endswith("\n")
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_embedded_network_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["reproduce", "bn", "-T", "2", "--images", "16", "-o", "out"])
+    out, err = capsys.readouterr()
+    assert code == 0
+    assert "2 of 2 cells to measure, about " in err
+    assert "resnet20, demo; ANN " in out
+    assert "MMSE + ClipRound" in out
+    assert "bn.md" in out
