@@ -51,14 +51,23 @@ def seconds(action: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def in_turn(rounds: int, **actions: Callable[[], Any]) -> dict[str, float]:
-    """Median seconds of each action; they take turns, so that a busy moment of the machine hits all of them."""
+def in_turn(rounds: int, **actions: Callable[[], Any]) -> dict[str, list[float]]:
+    """Seconds of each action in every round; they take turns, so that a busy time of the machine hits all of them."""
     for action in actions.values():
         action()
     taken: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(rounds):
         for name, action in actions.items():
             taken[name].append(seconds(action))
+    return taken
+
+
+def ratio(above: list[float], below: list[float]) -> float:
+    """Median over rounds of the ratio within a round: what is compared was measured one after the other."""
+    return statistics.median(a / b for a, b in zip(above, below, strict=True))
+
+
+def medians(taken: dict[str, list[float]]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in taken.items()}
 
 
@@ -72,18 +81,17 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     with torch.no_grad():
         times = in_turn(
             rounds,
-            ann_few=lambda: ann(few),
-            ann_many=lambda: [ann(part) for part in many.split(BIAS_IMAGES)],
+            passes=lambda: [ann(few) for _ in range(T)],
             run=lambda: snn(few),
+            floor=lambda: [ann(part) for part in ((few,) * (T + 1) + many.split(BIAS_IMAGES))],
             convert=lambda: results.append(spikecal.convert(model, many, T=T, pipeline="lcp")),
         )
-    floor = (T + 1) * times["ann_few"] + times["ann_many"]
     sweeps = [sum(record.seconds for record in result.records) for result in results[2:]]
     return {
-        "seconds": times,
+        "seconds": medians(times),
         "stages": stages,
-        "convert_over_floor": times["convert"] / floor,
-        "run_over_passes": times["run"] / (T * times["ann_few"]),
+        "convert_over_floor": ratio(times["convert"], times["floor"]),
+        "run_over_passes": ratio(times["run"], times["passes"]),
         "seconds_per_stage": statistics.median(sweeps) / stages,
     }
 
@@ -96,8 +104,8 @@ def scaling(rounds: int) -> dict[str, Any]:
         pipeline = spikecal.LCP.changed(spikecal.Bias, images=n)
         return lambda: spikecal.convert(model, x[:n], T=steps, pipeline=pipeline)
 
-    by_T = in_turn(rounds, **{str(steps): sweep(steps, 128) for steps in (8, 16, 32, 64)})
-    by_images = in_turn(rounds, **{str(n): sweep(16, n) for n in (64, 128, 256, 512)})
+    by_T = medians(in_turn(rounds, **{str(steps): sweep(steps, 128) for steps in (8, 16, 32, 64)}))
+    by_images = medians(in_turn(rounds, **{str(n): sweep(16, n) for n in (64, 128, 256, 512)}))
     return {"seconds_by_T": by_T, "seconds_by_images": by_images}
 
 

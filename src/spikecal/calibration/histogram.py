@@ -1,13 +1,11 @@
 """Streaming histograms of activations, one a channel. Merging them in any order gives the same counts to the bit."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 BINS = 2048
-PARALLEL = 1 << 17  # so many values are worth a second thread
 
 
 @dataclass
@@ -41,7 +39,7 @@ class Histogram:
             width = part.shape[1]
             offset = torch.arange(width, device=rows.device, dtype=rows.dtype) * (BINS + 1)
             index = (part * per_unit[start : start + block]).ceil_().add_(offset).to(torch.int32)
-            parts.append(_count(index.flatten(), width * (BINS + 1)).reshape(width, BINS + 1))
+            parts.append(torch.bincount(index.flatten(), minlength=width * (BINS + 1)).reshape(width, BINS + 1))
         clipped = torch.zeros_like(exponent, dtype=torch.int64) if clip is None else (rows >= clip).sum(0)
         return cls(torch.cat(parts), exponent, maximum, clipped)
 
@@ -93,16 +91,6 @@ def merge_bins(counts: Tensor, factor: int) -> Tensor:
     if factor >= counts.shape[1]:
         return counts.sum(1, keepdim=True)
     return counts.reshape(len(counts), -1, factor).sum(2)
-
-
-def _count(index: Tensor, bins: int) -> Tensor:
-    """`torch.bincount`, which uses one thread however many there are, on as many as torch may use."""
-    threads = torch.get_num_threads() if index.device.type == "cpu" else 1
-    if threads == 1 or len(index) < PARALLEL:
-        return torch.bincount(index, minlength=bins)
-    with ThreadPoolExecutor(threads) as pool:
-        parts = pool.map(lambda part: torch.bincount(part, minlength=bins), index.chunk(threads))
-        return torch.stack(list(parts)).sum(0)
 
 
 def _column_maximum(rows: Tensor) -> Tensor:
