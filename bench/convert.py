@@ -1,7 +1,7 @@
 """Speed of conversion and of running, as ratios to passes of the ANN measured in the same run.
 
     python bench/convert.py                      everything, into bench/results/convert.json
-    python bench/convert.py --only resnet20      one network
+    python bench/convert.py --part resnet20      one network (or scaling, or memory), into the same file
     python bench/convert.py --profile resnet20   where the time of one conversion goes
 
 The ANN is the same network with BN folded, channels last. Weights are random, BN statistics are those of random
@@ -24,9 +24,10 @@ from torch import Tensor, nn
 from torch.fx.experimental.optimization import fuse
 
 import spikecal
+from spikecal.files import write_whole
 from spikecal.zoo.models import build_model
 
-RESULTS = Path(__file__).parent / "results"
+RESULT = Path(__file__).parent / "results" / "convert.json"
 NETWORKS = ("vgg16", "resnet20", "resnet32", "resnet44", "resnet56")
 T, BIAS_IMAGES, THRESHOLD_IMAGES = 16, 128, 1024
 
@@ -153,7 +154,7 @@ def machine() -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=NETWORKS, action="append")
+    parser.add_argument("--part", choices=[*NETWORKS, "scaling", "memory"], action="append")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--profile", choices=NETWORKS)
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
@@ -162,19 +163,21 @@ def main() -> None:
         return peak(arguments.peak[0], int(arguments.peak[1]))
     if arguments.profile:
         return profile(arguments.profile)
-    found: dict[str, Any] = {"machine": machine(), "T": T, "rounds": arguments.rounds, "networks": {}}
-    for name in arguments.only or NETWORKS:
-        found["networks"][name] = row = measure(name, arguments.rounds)
-        print(
-            f"{name:10s} LCP conversion / floor {row['convert_over_floor']:.2f}   "
-            f"T steps / T passes {row['run_over_passes']:.2f}   {1e3 * row['seconds_per_stage']:.0f} ms a stage"
-        )
-    if not arguments.only:
-        found["scaling"] = scaling(arguments.rounds)
-        found["memory"] = memory("resnet20")
-        print(json.dumps({"scaling": found["scaling"], "memory": found["memory"]}, indent=1))
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "convert.json").write_text(json.dumps(found, indent=1) + "\n")
+    wanted = arguments.part or [*NETWORKS, "scaling", "memory"]
+    found: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    found |= {"machine": machine(), "T": T, "rounds": arguments.rounds}
+    for part in wanted:
+        if part in NETWORKS:
+            row = found.setdefault("networks", {})[part] = measure(part, arguments.rounds)
+            print(
+                f"{part:10s} LCP conversion / floor {row['convert_over_floor']:.2f}   "
+                f"T steps / T passes {row['run_over_passes']:.2f}   {1e3 * row['seconds_per_stage']:.0f} ms a stage"
+            )
+        else:
+            found[part] = scaling(arguments.rounds) if part == "scaling" else memory("resnet20")
+            print(json.dumps({part: found[part]}, indent=1))
+        RESULT.parent.mkdir(exist_ok=True)
+        write_whole(RESULT, json.dumps(found, indent=1) + "\n")
     return None
 
 
