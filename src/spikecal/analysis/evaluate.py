@@ -1,69 +1,192 @@
-"""Accuracy after every step of one run, and how often the neurons fire."""
+"""What one run over some images tells: accuracy after every step, agreement with the ANN, firing rates, energy."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from spikecal.analysis.energy import Energy, EnergyMeter
 from spikecal.calibration.images import is_list_of_batches
 from spikecal.calibration.sweep import Progress
-from spikecal.errors import DataError
+from spikecal.errors import ConfigError, DataError
+from spikecal.graph.graph import Graph
+from spikecal.graph.ops import Joint
 from spikecal.snn.network import SpikingNetwork
 
 BATCH = 250
+EXACT = 1e-9  # shares of whole images: what floats may differ by
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`accuracy[t - 1]` is the share of right answers after t steps; `rates` are spikes per neuron and step."""
+    """`accuracy[t - 1]` is the share of right answers after t steps, `agreement[t - 1]` of the ANN's answers.
+
+    Without labels there is no accuracy, without the ANN no agreement: the lists are empty then. `ann` is the ANN's
+    accuracy on the same images. `rates` are spikes per neuron and step.
+    """
 
     T: int
     images: int
     accuracy: list[float]
     rates: dict[str, float]
+    agreement: list[float] = field(default_factory=list)
+    ann: float | None = None
+    energy: Energy | None = None
+
+    @property
+    def curve(self) -> list[float]:
+        """The anytime curve: accuracy, or where there are no labels, agreement with the ANN."""
+        return self.accuracy or self.agreement
+
+    @property
+    def target(self) -> float | None:
+        """What the curve is compared with: the ANN's accuracy, or full agreement; None without the ANN."""
+        return self.ann if self.accuracy else 1.0
+
+    def first_within(self, points: float) -> int | None:
+        """The first step from which on the curve stays within `points` percentage points of the ANN."""
+        if self.target is None:
+            raise ConfigError("how near the ANN is needs the ANN: give it to `evaluate`")
+        return first_within(self.curve, self.target, points)
 
 
-def evaluate(snn: SpikingNetwork, data: Any, progress: Progress | None = None) -> Evaluation:
-    """Run `snn` once over `data`: a pair of tensors (images, labels), a dataset of pairs or a loader of batches."""
-    right = torch.zeros(snn.T, dtype=torch.int64)
-    images, spikes, neurons = 0, dict[str, int](), dict[str, int]()
+def first_within(curve: Sequence[float], target: float, points: float) -> int | None:
+    """The first step (from 1) from which on no value is more than `points` below `target`; None if the last one is."""
+    step = None
+    for t in range(len(curve), 0, -1):
+        if curve[t - 1] < target - points / 100 - EXACT:
+            break
+        step = t
+    return step
+
+
+def steps_needed(found: Iterable[Evaluation], points: float) -> Evaluation | None:
+    """Which T is needed: the network of the fewest steps that ends within `points` of the ANN."""
+    near = [e for e in found if e.first_within(points) is not None]
+    return min(near, key=lambda e: e.T, default=None)
+
+
+def evaluate(
+    snn: SpikingNetwork, data: Any, progress: Progress | None = None, *, ann: nn.Module | Graph | None = None
+) -> Evaluation:
+    """Run `snn` once over `data`: a pair of tensors (images, labels), a dataset of pairs or a loader of batches.
+
+    With `ann`, the network it was made of, the answers are also compared with its own, and labels are not needed.
+    """
+    images, right, agreed, ann_right = 0, _zeros(snn), _zeros(snn), 0
+    spikes, neurons = dict[str, int](), dict[str, int]()
+    meter = EnergyMeter(snn.graph, snn.T)
     home = next(snn.parameters())
-    for x, labels in labelled_batches(data, progress):
-        run = snn.run(x.to(home.device, home.dtype))
+    answers = None if ann is None else answering(ann)
+    labelled = True
+    for x, labels in batches(data, progress):
+        if labels is None and answers is None:
+            raise DataError("evaluation needs labels: batches of (images, labels); or the ANN to compare with")
+        x = x.to(home.device, home.dtype)
+        run = snn.run(x)
         if not isinstance(run.outputs, Tensor) or run.outputs.ndim != 3:
             raise DataError("accuracy needs a network with one output of classes; use run() for other networks")
-        classes = run.outputs.shape[-1]
-        if (labels >= classes).any():
-            raise DataError(f"there is a label {int(labels.max())}, and the network has {classes} classes")
-        right += (run.outputs.argmax(-1).cpu() == labels.cpu()).sum(1)
+        chosen = run.outputs.argmax(-1).cpu()
         images += len(x)
+        if labels is None:
+            labelled = False
+        else:
+            right += (chosen == _checked(labels, run.outputs.shape[-1])).sum(1)
+        if answers is not None:
+            expected = answers(x)
+            agreed += (chosen == expected).sum(1)
+            ann_right += 0 if labels is None else int((expected == labels.cpu()).sum())
+        meter.add((x,), run.spikes)
         for name, counts in run.spikes.items():
             spikes[name] = spikes.get(name, 0) + int(counts.sum())
             neurons[name] = neurons.get(name, 0) + counts.numel()
-    rates = {name: spikes[name] / (neurons[name] * snn.T) for name in spikes}
-    return Evaluation(snn.T, images, (right / images).tolist(), rates)
+    return Evaluation(
+        T=snn.T,
+        images=images,
+        accuracy=(right / images).tolist() if labelled else [],
+        rates={name: spikes[name] / (neurons[name] * snn.T) for name in spikes},
+        agreement=[] if answers is None else (agreed / images).tolist(),
+        ann=ann_right / images if labelled and answers is not None else None,
+        energy=meter.result(),
+    )
+
+
+def _zeros(snn: SpikingNetwork) -> Tensor:
+    return torch.zeros(snn.T, dtype=torch.int64)
+
+
+def _checked(labels: Tensor, classes: int) -> Tensor:
+    if (labels >= classes).any():
+        raise DataError(f"there is a label {int(labels.max())}, and the network has {classes} classes")
+    return labels.cpu()
+
+
+def answering(ann: nn.Module | Graph) -> Callable[[Tensor], Tensor]:
+    """The ANN as a function from images to the classes it answers."""
+    run: Callable[[Tensor], Any] = ann.run if isinstance(ann, Graph) else ann
+    tensors = (
+        (t for node in ann.nodes.values() for t in node.op.tensors().values())
+        if isinstance(ann, Graph)
+        else ann.parameters()
+    )
+    like = next((t for t in tensors if t.is_floating_point()), torch.empty(0))
+
+    @torch.no_grad()
+    def answers(x: Tensor) -> Tensor:
+        outputs = run(x.to(like.device, like.dtype))
+        if not isinstance(outputs, Tensor) or outputs.ndim != 2:
+            raise DataError("accuracy needs a network with one output of classes")
+        return outputs.argmax(-1).cpu()
+
+    return answers
+
+
+def original(snn: SpikingNetwork) -> Graph | None:
+    """The ANN a file's network was made of, where the file still has it: weights calibration replaces it.
+
+    Thresholds, potentials and biases of neurons mean nothing to the ANN; the calibrated bias of an output is removed.
+    """
+    pipeline = snn.info.get("pipeline")
+    if pipeline is None or any(c.get("kind") not in ("bias", "potential") for s in pipeline["sweeps"] for c in s):
+        return None
+    graph = snn.graph.clone()
+    for node in graph.nodes.values():
+        if isinstance(node.op, Joint):
+            node.op.bias = None
+    return graph
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, data: Any, progress: Progress | None = None) -> float:
+def accuracy(model: nn.Module | Graph, data: Any, progress: Progress | None = None) -> float:
     """Share of right answers of an ordinary network."""
     right = images = 0
-    like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    answers = answering(model)
     for x, labels in labelled_batches(data, progress):
-        right += int((model(x.to(like.device, like.dtype)).argmax(-1).cpu() == labels.cpu()).sum())
+        right += int((answers(x) == labels.cpu()).sum())
         images += len(x)
     return right / images
 
 
 def labelled_batches(data: Any, progress: Progress | None) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches of images and labels out of tensors, a dataset or a loader."""
-    if isinstance(data, (tuple, list)) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+    for images, labels in batches(data, progress):
+        if labels is None:
+            raise DataError("evaluation needs labels: batches of (images, labels)")
+        yield images, labels
+
+
+def batches(data: Any, progress: Progress | None) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Batches of images, and their labels where there are some, out of tensors, a dataset or a loader."""
+    if isinstance(data, Tensor):
+        found: Iterable[Any] = data.split(BATCH)
+        count = -(-len(data) // BATCH)
+    elif isinstance(data, (tuple, list)) and len(data) == 2 and _is_pair(data):
         images, labels = data
         if len(images) != len(labels):
             raise DataError(f"there are {len(images)} images and {len(labels)} labels")
-        found: Iterable[Any] = zip(images.split(BATCH), labels.split(BATCH), strict=True)
+        found = zip(images.split(BATCH), labels.split(BATCH), strict=True)
         count = -(-len(images) // BATCH)
     elif hasattr(data, "__getitem__") and hasattr(data, "__len__") and not is_list_of_batches(data):
         found = loader = torch.utils.data.DataLoader(data, batch_size=BATCH)
@@ -71,16 +194,30 @@ def labelled_batches(data: Any, progress: Progress | None) -> Iterator[tuple[Ten
     elif isinstance(data, Iterable):
         found, count = data, getattr(data, "__len__", lambda: 0)()
     else:
-        raise DataError(f"evaluation needs images with labels, not {type(data).__name__}")
+        raise DataError(f"evaluation needs images, with labels or without, not {type(data).__name__}")
     if progress is not None:
         progress.phase("evaluate", count, None)
     empty = True
     for item in found:
-        if not isinstance(item, (tuple, list)) or len(item) < 2 or not isinstance(item[1], Tensor):
-            raise DataError("evaluation needs labels: batches of (images, labels)")
-        empty = empty and len(item[0]) == 0
-        yield item[0], item[1]
+        images, labels = _parts(item)
+        empty = empty and len(images) == 0
+        yield images, labels
         if progress is not None:
             progress.advance()
     if empty:
         raise DataError("there are no images to evaluate on")
+
+
+def _is_pair(data: Sequence[Any]) -> bool:
+    """Whether these are all images and all labels, and not two batches of images."""
+    return all(isinstance(part, Tensor) for part in data) and data[0].ndim != data[1].ndim
+
+
+def _parts(item: Any) -> tuple[Tensor, Tensor | None]:
+    if isinstance(item, Tensor):
+        return item, None
+    if isinstance(item, (tuple, list)) and item and isinstance(item[0], Tensor):
+        labels = item[1] if len(item) > 1 else None
+        if labels is None or isinstance(labels, Tensor):
+            return item[0], labels
+    raise DataError("evaluation needs labels: batches of (images, labels), or images alone with the ANN")

@@ -1,0 +1,356 @@
+"""Energy as the paper counts it: multiplications of the ANN against additions that spikes cause in the SNN.
+
+4.6 pJ a multiply-accumulate and 0.9 pJ an addition (45 nm, float32). A spike costs as many additions as it has synapses
+in the layers that read it: `SOPs = sum_t sum_i [spike_i(t)] fanout_i`. A product with the zeros of padding is no
+operation, on either side, so a network that fires at every step has T times as many SOPs as the ANN has MACs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import prod
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from spikecal.graph.graph import Graph, Node
+from spikecal.graph.ops import (
+    AdaptiveAvgPool,
+    Add,
+    AvgPool,
+    ChannelAffine,
+    Conv,
+    ConvTranspose,
+    Input,
+    Joint,
+    Linear,
+    MaxPool,
+    Op,
+    Pad,
+    Reduce,
+    Spike,
+    Upsample,
+)  # fmt: skip
+from spikecal.snn.execute import Shapes, shapes_of
+from spikecal.snn.network import SpikingNetwork
+
+MAC_PJ, AC_PJ = 4.6, 0.9
+Kind = Literal["once", "spikes", "analog", "skip"]
+Weighted = Conv | ConvTranspose | Linear
+
+
+@dataclass(frozen=True)
+class LayerEnergy:
+    """One weighted layer, per image. `kind` is what it reads, and so what it costs the SNN:
+
+    `once`: the image, or what is made of it without a neuron, the same at every step: its MACs, once. `spikes`: a SOP
+    for each spike and synapse. `analog`: currents that change from step to step: its MACs, T times. `skip`: no weights,
+    spikes that are added to a neuron's current, a SOP each.
+    """
+
+    name: str
+    stage: str
+    kind: Kind
+    macs: float  # of the ANN
+    nominal_macs: float  # the same with those by the zeros of padding, as they are often counted
+    sops: float
+    snn_macs: float
+
+    @property
+    def ann_pj(self) -> float:
+        return MAC_PJ * self.macs
+
+    @property
+    def snn_pj(self) -> float:
+        return AC_PJ * self.sops + MAC_PJ * self.snn_macs
+
+
+@dataclass(frozen=True)
+class Line:
+    """What is not a synapse, per image, in operations of 0.9 pJ: the ANN's and the SNN's."""
+
+    name: str
+    ann: float
+    snn: float
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Operations and energy of one image. `ann_pj`, `snn_pj` and `ratio` are of synapses alone, as in the paper.
+
+    `lines` are pooling, sums, bias, comparisons and neuron updates; `ratio_with_all` has them on both sides.
+    """
+
+    T: int
+    images: int
+    layers: list[LayerEnergy]
+    lines: list[Line]
+
+    @property
+    def macs(self) -> float:
+        return sum(layer.macs for layer in self.layers)
+
+    @property
+    def sops(self) -> float:
+        return sum(layer.sops for layer in self.layers)
+
+    @property
+    def ann_pj(self) -> float:
+        return sum(layer.ann_pj for layer in self.layers)
+
+    @property
+    def snn_pj(self) -> float:
+        return sum(layer.snn_pj for layer in self.layers)
+
+    @property
+    def ratio(self) -> float | None:
+        """Energy of the SNN as a share of the ANN's; None for a network without weights."""
+        return self.snn_pj / self.ann_pj if self.ann_pj else None
+
+    @property
+    def ratio_with_all(self) -> float | None:
+        ann = self.ann_pj + AC_PJ * sum(line.ann for line in self.lines)
+        return (self.snn_pj + AC_PJ * sum(line.snn for line in self.lines)) / ann if ann else None
+
+    @property
+    def break_even(self) -> float | None:
+        """After how many steps of such firing the SNN has cost as much as the ANN; None if it never does."""
+        once = sum(layer.snn_pj for layer in self.layers if layer.kind == "once")
+        step = (self.snn_pj - once) / self.T
+        return (self.ann_pj - once) / step if step > 0 else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, energies included."""
+        layers = [asdict(x) | {"ann_pj": x.ann_pj, "snn_pj": x.snn_pj} for x in self.layers]
+        totals = {
+            name: getattr(self, name)
+            for name in ("macs", "sops", "ann_pj", "snn_pj", "ratio", "ratio_with_all", "break_even")
+        }
+        lines = [asdict(line) for line in self.lines]
+        return {"T": self.T, "images": self.images, **totals, "layers": layers, "lines": lines}
+
+
+@torch.no_grad()
+def measure_energy(snn: SpikingNetwork, *inputs: Tensor) -> Energy:
+    """Run `snn` on these images and count."""
+    meter = EnergyMeter(snn.graph, snn.T)
+    meter.add(inputs, snn.run(*inputs).spikes)
+    return meter.result()
+
+
+@dataclass
+class _Value:
+    """How a value behaves in time; where it is made of spikes, `spikes` `[N, ...]` says how many reach each element."""
+
+    kind: Literal["once", "spikes", "analog"]
+    spikes: Tensor | None = None
+
+
+@dataclass
+class _Tally:
+    """Operations of one layer, over all images so far."""
+
+    stage: str
+    kind: Kind
+    macs: float = 0.0
+    nominal_macs: float = 0.0
+    sops: float = 0.0
+    snn_macs: float = 0.0
+
+
+@dataclass
+class EnergyMeter:
+    """Adds up the operations of a network of `T` steps over batches of images and the spikes they caused."""
+
+    graph: Graph
+    T: int
+    images: int = 0
+    _layers: dict[str, _Tally] = field(default_factory=dict)
+    _lines: dict[str, list[float]] = field(default_factory=dict)
+    _fanouts: dict[tuple[str, tuple[int, ...]], Tensor] = field(default_factory=dict)
+    _shapes: dict[tuple[tuple[int, ...], ...], dict[str, torch.Size]] = field(default_factory=dict)
+    _ends: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._ends = _stage_of(self.graph)
+
+    @torch.no_grad()
+    def add(self, inputs: Sequence[Tensor], spikes: Mapping[str, Tensor]) -> None:
+        """Count one batch: its images, and how often each neuron fired `[N, ...]`, by layer."""
+        key = tuple(tuple(x.shape[1:]) for x in inputs)
+        if key not in self._shapes:
+            self._shapes[key] = shapes_of(self.graph, inputs)
+        shapes, values, n = self._shapes[key], dict[str, _Value](), len(inputs[0])
+        self.images += n
+        for node in self.graph.nodes.values():
+            values[node.name] = self._node(node, [values[name] for name in node.inputs], shapes, spikes, n)
+
+    def result(self) -> Energy:
+        n = max(self.images, 1)
+        layers = [
+            LayerEnergy(name, t.stage, t.kind, t.macs / n, t.nominal_macs / n, t.sops / n, t.snn_macs / n)
+            for name, t in self._layers.items()
+        ]
+        return Energy(self.T, self.images, layers, [Line(name, a / n, s / n) for name, (a, s) in self._lines.items()])
+
+    # -- one operation -----------------------------------------------------------------------------------------
+
+    def _node(self, node: Node, inputs: list[_Value], shapes: Shapes, spikes: Mapping[str, Tensor], n: int) -> _Value:
+        op, size = node.op, n * prod(shapes[node.name][1:])
+        if isinstance(op, Input):
+            return _Value("once")
+        if isinstance(op, Spike):
+            return self._neurons(node, inputs[0], spikes[node.name], size)
+        if isinstance(op, Weighted):
+            return self._weighted(node, inputs[0], shapes, n)
+        if isinstance(op, Add):
+            return self._sum(node, inputs, size)
+        (first, *_) = inputs
+        kinds = {value.kind for value in inputs}
+        kind = first.kind if len(kinds) == 1 else "analog"
+        passed = self._passed(node, inputs, shapes) if kind == "spikes" else None
+        if isinstance(op, (AvgPool, AdaptiveAvgPool, Reduce)):
+            terms = n * float(_reached(op, torch.ones(1, *shapes[node.inputs[0]][1:])).sum())
+            self._line("pooling", terms, float(passed.sum()) if passed is not None else self._steps(kind) * terms)
+        elif isinstance(op, MaxPool):
+            compared = size * (prod(op.kernel) - 1)
+            self._line("comparisons", compared, self._steps(kind) * compared)
+        elif (op.shift if isinstance(op, ChannelAffine) else op.bias if isinstance(op, Joint) else None) is not None:
+            self._line("bias", size, self._steps(kind) * size)
+        if kind == "spikes" and passed is None:  # no longer whole spikes
+            return _Value("analog")
+        return _Value(kind, passed)
+
+    def _steps(self, kind: str) -> int:
+        return 1 if kind == "once" else self.T
+
+    def _neurons(self, node: Node, arriving: _Value, fired: Tensor, size: int) -> _Value:
+        op = node.op
+        assert isinstance(op, Spike)
+        if arriving.spikes is not None:
+            self._skip(node.name, arriving.spikes)
+        if op.bias is not None:
+            self._line("bias", 0, self.T * size)
+        self._line("comparisons", size, self.T * size)
+        # The current is added at every step, and every spike resets.
+        self._line("neuron updates", 0, self.T * size + float(fired.sum(dtype=torch.float64)))
+        return _Value("spikes", fired.float())
+
+    def _weighted(self, node: Node, read: _Value, shapes: Shapes, n: int) -> _Value:
+        op = node.op
+        assert isinstance(op, Weighted)
+        shape = tuple(shapes[node.inputs[0]][1:])
+        key = (node.name, shape)
+        if key not in self._fanouts:
+            self._fanouts[key] = fanout(op, shape)
+        fan = self._fanouts[key]
+        macs = n * float(fan.sum())
+        tally = self._layers.setdefault(node.name, _Tally(self._ends[node.name], read.kind))
+        tally.macs += macs
+        tally.nominal_macs += n * nominal_macs(op, shape, tuple(shapes[node.name][1:]))
+        if read.spikes is not None:
+            tally.sops += float((read.spikes.sum(0, dtype=torch.float64).cpu() * fan).sum())
+        else:
+            tally.snn_macs += self._steps(read.kind) * macs
+        if op.bias is not None:
+            size = n * prod(shapes[node.name][1:])
+            self._line("bias", size, self._steps(read.kind) * size)
+        return _Value("once" if read.kind == "once" else "analog")
+
+    def _sum(self, node: Node, inputs: list[_Value], size: int) -> _Value:
+        kinds = {value.kind for value in inputs}
+        terms = sum(value.kind != "spikes" for value in inputs)  # spikes are counted as synapses
+        steps = 1 if kinds == {"once"} else self.T
+        self._line("sums", (len(inputs) - 1) * size, steps * max(0, terms - 1) * size)
+        if kinds == {"spikes"}:
+            total = inputs[0].spikes
+            for value in inputs[1:]:
+                assert total is not None and value.spikes is not None
+                total = total + value.spikes
+            return _Value("spikes", total)
+        for value in inputs:
+            if value.spikes is not None:
+                self._skip(node.name, value.spikes, self._ends[node.name])
+        return _Value("once" if kinds == {"once"} else "analog")
+
+    def _skip(self, name: str, spikes: Tensor, stage: str | None = None) -> None:
+        tally = self._layers.setdefault(name, _Tally(stage or name, "skip"))
+        tally.sops += float(spikes.sum(dtype=torch.float64))
+
+    def _passed(self, node: Node, inputs: list[_Value], shapes: Shapes) -> Tensor | None:
+        """How many spikes reach each element of the node's value; None where it only has parts of spikes."""
+        counts = [value.spikes for value in inputs]
+        assert all(c is not None for c in counts)
+        op = node.op
+        if isinstance(op, (Joint, ChannelAffine)):
+            return counts[0]
+        if isinstance(op, (AvgPool, AdaptiveAvgPool, Reduce)):
+            return _reached(op, counts[0])  # type: ignore[arg-type]
+        if isinstance(op, MaxPool) and op.of == "current":
+            return None
+        if isinstance(op, Upsample) and not op.mode.startswith("nearest"):
+            return None
+        if isinstance(op, Pad) and op.mode == "constant":
+            op = Pad(pad=op.pad)  # what is filled in is no spike
+        references = [shapes[name] for name in (*node.inputs[:1], *node.shape_refs)]
+        reached: Tensor = op(*counts, shapes=references)
+        return reached
+
+    def _line(self, name: str, ann: float, snn: float) -> None:
+        line = self._lines.setdefault(name, [0.0, 0.0])
+        line[0] += ann
+        line[1] += snn
+
+
+# -- counting in one layer -----------------------------------------------------------------------------------------
+
+
+def fanout(op: Weighted, shape: Sequence[int]) -> Tensor:
+    """How many products each input element of one image takes part in: borders, stride, dilation, groups and all.
+
+    It is the gradient of the layer's summed output with all weights 1. Its sum is the layer's MACs.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        x = torch.zeros(1, *shape, dtype=torch.float64, requires_grad=True)
+        ones = type(op)(**op.config(), weight=torch.ones_like(op.weight, dtype=torch.float64, device="cpu"))
+        (gradient,) = torch.autograd.grad(ones(x).sum(), x)
+    return gradient[0]
+
+
+def nominal_macs(op: Weighted, read: Sequence[int], made: Sequence[int]) -> int:
+    """Products of one image when those with padding count: positions times the products at each."""
+    positions = prod(read if isinstance(op, ConvTranspose) else made) // op.weight.shape[0]
+    return positions * op.weight.numel()
+
+
+def _reached(op: Op, counts: Tensor) -> Tensor:
+    """The sum over each window of a pool, where the pool itself gives the mean."""
+    if isinstance(op, Reduce):
+        return counts.sum(op.dims, keepdim=bool(op.keepdim))
+    if isinstance(op, AvgPool):
+        dims = len(op.kernel)
+        kernel, stride, padding = op.kernel, op.stride, op.padding
+        if dims == 1:  # torch's has no divisor to set
+            counts, kernel, stride, padding = counts.unsqueeze(-2), (1, *kernel), (1, *stride), (0, *padding)
+        pool: Any = F.avg_pool3d if dims == 3 else F.avg_pool2d
+        summed: Tensor = pool(counts, kernel, stride, padding, op.ceil_mode, True, 1)
+        return summed.squeeze(-2) if dims == 1 else summed
+    assert isinstance(op, AdaptiveAvgPool)
+    mean: Tensor = op(counts)
+    dims = len(op.size)
+    for i, (read, made) in enumerate(zip(counts.shape[-dims:], mean.shape[-dims:], strict=True)):
+        window = [-(-(o + 1) * read // made) - o * read // made for o in range(made)]
+        mean = mean * torch.tensor(window).reshape(-1, *(1,) * (dims - 1 - i)).to(mean)
+    return mean.round()  # whole numbers, whatever the division rounded to
+
+
+def _stage_of(graph: Graph) -> dict[str, str]:
+    """Node -> the neurons or joint that its value goes to."""
+    ends: dict[str, str] = {}
+    for node in reversed(graph.nodes.values()):
+        ends.setdefault(node.name, node.name)
+        for name in node.inputs:
+            if not isinstance(graph.nodes[name].op, (Input, Spike, Joint)):
+                ends[name] = ends[node.name]
+    return ends

@@ -1,0 +1,294 @@
+"""Where the conversion error comes from: per layer and channel, in one pass over the stages.
+
+With x the ANN's value, s the mean of what the SNN emits, r the *ANN's* stage on the SNN's mean inputs, c the mean
+current at the neurons and a the ANN's activation of it:
+
+    e = x - s = (x - r) + (r - s)                                          input error + local error
+    r - s = (a - min(a, theta)) + (min(a, theta) - q) + (q - s) + (r - a)  clipping, flooring, unevenness, weights
+
+where q is the closed form of the spike count for a constant current c (paper, eq. of ClipFloor, with the neuron's own
+bias and initial potential in it, so flooring includes what rounding and calibration add). The last term is there
+only where weights were calibrated. Sums of squares do not add up, but signed means do.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spikecal.calibration.images import batches, collect
+from spikecal.calibration.sweep import Progress
+from spikecal.errors import ConfigError
+from spikecal.graph.graph import Graph, describe
+from spikecal.graph.lower import lower
+from spikecal.graph.ops import Joint, Spike
+from spikecal.graph.stages import Stage, partition, with_joints
+from spikecal.snn.execute import Shapes, current, emit, images_per_call, last_uses, neurons, shapes_of
+from spikecal.snn.network import SpikingNetwork, channels_last
+
+IMAGES = 128
+PARTS = ("total", "input", "local", "flooring", "clipping", "unevenness", "weights")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the error, per channel `[C]`: its mean over images and positions, and its sum of squares an image."""
+
+    mean: Tensor
+    squared: Tensor
+
+
+@dataclass(frozen=True)
+class LayerErrors:
+    """One stage. All tensors are float64 `[C]`; a joint has no neurons, and None for what is of neurons."""
+
+    stage: str
+    kind: str
+    depth: int  # stages after it on the longest way to an output: n - l
+    parts: dict[str, Part]
+    squared: Tensor  # ||x||^2 an image
+    threshold: Tensor | None
+    rate: Tensor | None  # spikes per neuron and step
+    saturated: Tensor | None  # share of neurons that fire at every step, over images
+    dead: Tensor | None  # share of neurons that fire for no image
+
+    @property
+    def relative(self) -> Tensor:
+        """`||x - s||^2 / ||x||^2` of every channel. One that is 0 in the ANN has none: NaN, or infinite if it fires."""
+        return self.parts["total"].squared / self.squared
+
+    def share(self, part: str = "total") -> float:
+        """The squared norm of a part of the error of the whole layer, relative to that of the ANN's value."""
+        whole, of = float(self.squared.sum()), float(self.parts[part].squared.sum())
+        return of / whole if whole > 0 else float(of > 0)
+
+    @property
+    def objective(self) -> float:
+        """This layer's term of the paper's objective: `2^(n-l+1) ||e_c||^2` an image."""
+        return 2.0 ** (self.depth + 1) * float(self.parts["local"].squared.sum())
+
+
+@dataclass(frozen=True)
+class NetworkErrors:
+    """All stages of a network in running order, measured on `images` images."""
+
+    T: int
+    images: int
+    layers: list[LayerErrors]
+
+    @property
+    def objective(self) -> float:
+        """`sum_l 2^(n-l+1) ||e_c^l||^2` an image (paper, eq. after theorem 1)."""
+        return sum(layer.objective for layer in self.layers)
+
+    def layer(self, stage: str) -> LayerErrors:
+        for layer in self.layers:
+            if layer.stage == stage:
+                return layer
+        raise KeyError(stage)
+
+    def neurons(self) -> list[LayerErrors]:
+        return [layer for layer in self.layers if layer.threshold is not None]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: per layer its shares, and per channel everything."""
+        return {
+            "T": self.T,
+            "images": self.images,
+            "objective": self.objective,
+            "layers": [_plain(layer) for layer in self.layers],
+        }
+
+
+def measure_errors(
+    ann: nn.Module | Graph,
+    snn: SpikingNetwork,
+    images: Any,
+    *,
+    count: int = IMAGES,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> NetworkErrors:
+    """Errors of `snn` against the network it was made of, on `count` of `images` (as `convert` takes them)."""
+    home = next(snn.parameters())
+    chosen = collect(images, count, len(snn.graph.inputs()), seed)
+    chosen = [tuple(x.to(home.device, home.dtype) for x in image) for image in chosen]
+    graph = ann_graph(ann, snn, chosen[0])
+    grouped = batches(chosen, images_per_call(shapes_of(graph, chosen[0]), snn.T), ())
+    stages, own = partition(graph), snn.stages
+    tallies = [_Tally(stage) for stage in own]
+    if progress is not None:
+        progress.phase("errors", len(grouped), None)
+    for batch in grouped:
+        for tally, run in zip(tallies, walk(stages, snn, batch, shapes_of(graph, batch)), strict=True):
+            tally.add(run, snn.T)
+        if progress is not None:
+            progress.advance()
+    depths = depths_of(own)
+    return NetworkErrors(snn.T, len(chosen), [t.result(depths[t.stage.name], len(chosen), snn.T) for t in tallies])
+
+
+def ann_graph(ann: nn.Module | Graph, snn: SpikingNetwork, example: Sequence[Tensor]) -> Graph:
+    """The ANN as a graph whose stages are those of `snn`."""
+    if isinstance(ann, nn.Module):
+        if snn.head is not None:
+            raise ConfigError("this network has an analog head: give the graph it was made of, not the model")
+        ann = with_joints(lower(ann, tuple(torch.cat([x, x]) for x in example)))
+    if describe(ann) != describe(snn.graph):
+        raise ConfigError("the model is not the one this spiking network was made of: their operations differ")
+    return ann
+
+
+def depths_of(stages: Sequence[Stage]) -> dict[str, int]:
+    """How many stages follow each one on the longest way to an output; 0 for the last."""
+    depths = {stage.name: 0 for stage in stages}
+    for stage in reversed(stages):
+        for name in stage.inputs:
+            if name in depths:
+                depths[name] = max(depths[name], depths[stage.name] + 1)
+    return depths
+
+
+# -- one batch -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """One stage on one batch `[N, ...]`: x, r, a, q, s of the module's docstring; `spikes` are counts."""
+
+    ann: Tensor
+    on_spikes: Tensor
+    activation: Tensor
+    closed_form: Tensor
+    mean: Tensor
+    spikes: Tensor | None
+    theta: Tensor | None
+
+    def parts(self) -> dict[str, Tensor]:
+        kept = self.activation if self.theta is None else torch.minimum(self.activation, self.theta)
+        return {
+            "total": self.ann - self.mean,
+            "input": self.ann - self.on_spikes,
+            "local": self.on_spikes - self.mean,
+            "flooring": kept - self.closed_form,
+            "clipping": self.activation - kept,
+            "unevenness": self.closed_form - self.mean,
+            "weights": self.on_spikes - self.activation,
+        }
+
+
+@torch.no_grad()
+def walk(stages: Sequence[Stage], snn: SpikingNetwork, batch: Sequence[Tensor], shapes: Shapes) -> Iterator[StageRun]:
+    """Every stage of one batch in running order, the ANN's beside the SNN's."""
+    names = snn.graph.inputs()
+    anns = {name: channels_last(x).unsqueeze(0) for name, x in zip(names, batch, strict=True)}
+    snns, means = dict(anns), dict(anns)
+    for ann, stage, freed in zip(stages, snn.stages, last_uses(snn.stages), strict=True):
+        x, r = (ann.end.op(current(ann, values, 1, shapes)) for values in (anns, means))
+        arriving = current(stage, snns, snn.T, shapes)
+        counts = torch.zeros_like(arriving[0]) if stage.spiking else None
+        snns[stage.name] = emit(stage.end, arriving, snn.T, counts=counts)
+        yield _run(stage, snn.T, x[0], r[0], arriving.mean(0), snns[stage.name], counts)
+        anns[stage.name], means[stage.name] = x, snns[stage.name].mean(0, keepdim=True)
+        for name in freed:
+            del anns[name], snns[name], means[name]
+
+
+def _run(
+    stage: Stage, T: int, x: Tensor, r: Tensor, arriving: Tensor, emitted: Tensor, counts: Tensor | None
+) -> StageRun:
+    op = stage.end.op
+    if not isinstance(op, Spike):
+        mean = emitted.mean(0)
+        return StageRun(x, r, mean, mean, mean, None, None)  # what differs is the joint's own weights and bias
+    assert counts is not None
+    theta, bias, v = neurons(op, arriving)
+    charge = T * (arriving if bias is None else arriving + bias) + v
+    closed = theta / T * (charge / theta).floor().clamp(0, T)
+    return StageRun(x, r, op(arriving), closed, counts * (theta / T), counts, theta)
+
+
+# -- adding up -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Tally:
+    """Sums of one stage over batches, float64 per channel."""
+
+    stage: Stage
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    squares: dict[str, Tensor] = field(default_factory=dict)
+    target: Tensor | None = None
+    elements: int = 0  # images x positions of a channel
+    spikes: Tensor | None = None
+    saturated: Tensor | None = None
+    fired: dict[torch.Size, Tensor] = field(default_factory=dict)  # by the shape of one image
+
+    def add(self, run: StageRun, T: int) -> None:
+        for name, part in run.parts().items():
+            rows = self._rows(part)
+            _accumulate(self.sums, name, rows.sum(1))
+            _accumulate(self.squares, name, rows.square().sum(1))
+        rows = self._rows(run.ann)
+        squared = rows.square().sum(1)
+        self.target = squared if self.target is None else self.target + squared
+        self.elements += rows.shape[1]
+        if run.spikes is None:
+            return
+        rows = self._rows(run.spikes)
+        spikes, full = rows.sum(1), (rows == T).sum(1)
+        self.spikes = spikes if self.spikes is None else self.spikes + spikes
+        self.saturated = full if self.saturated is None else self.saturated + full
+        fired = (run.spikes > 0).any(0)
+        known = self.fired.get(fired.shape)
+        self.fired[fired.shape] = fired if known is None else known | fired
+
+    def _rows(self, values: Tensor) -> Tensor:
+        """`[C, images x positions]` in float64."""
+        return values.movedim(self._channel(), 0).flatten(1).double()
+
+    def _channel(self) -> int:
+        op = self.stage.end.op
+        assert isinstance(op, (Spike, Joint))
+        return op.channel
+
+    def result(self, depth: int, images: int, T: int) -> LayerErrors:
+        op = self.stage.end.op
+        assert self.target is not None
+        parts = {
+            name: Part((self.sums[name] / self.elements).cpu(), (self.squares[name] / images).cpu()) for name in PARTS
+        }
+        facts: dict[str, Any] = dict.fromkeys(("threshold", "rate", "saturated", "dead"))
+        if isinstance(op, Spike):
+            assert self.spikes is not None and self.saturated is not None and op.theta is not None
+            facts["threshold"] = op.theta.detach().double().expand_as(self.spikes).cpu()
+            facts["rate"] = (self.spikes / (self.elements * T)).cpu()
+            facts["saturated"] = (self.saturated.double() / self.elements).cpu()
+            # Images of two sizes have neurons of their own.
+            alive = torch.cat([self._rows(f.unsqueeze(0)) for f in self.fired.values()], 1)
+            facts["dead"] = (1 - alive.mean(1)).cpu()
+        squared = (self.target / images).cpu()
+        return LayerErrors(self.stage.name, self.stage.kind, depth, parts, squared, **facts)
+
+
+def _accumulate(sums: dict[str, Tensor], name: str, value: Tensor) -> None:
+    sums[name] = sums[name] + value if name in sums else value
+
+
+def _plain(layer: LayerErrors) -> dict[str, Any]:
+    facts = {"stage": layer.stage, "kind": layer.kind, "depth": layer.depth, "objective": layer.objective}
+    facts["share"] = {name: layer.share(name) for name in PARTS}
+    channels: dict[str, Any] = {"relative": _numbers(layer.relative)}
+    channels["mean"] = {name: part.mean.tolist() for name, part in layer.parts.items()}
+    channels["squared"] = {name: part.squared.tolist() for name, part in layer.parts.items()}
+    for name in ("threshold", "rate", "saturated", "dead"):
+        value: Tensor | None = getattr(layer, name)
+        channels[name] = None if value is None else value.tolist()
+    return facts | {"channels": channels}
+
+
+def _numbers(values: Tensor) -> list[float | None]:
+    """JSON has neither NaN nor infinity."""
+    return [value if abs(value) < float("inf") else None for value in values.tolist()]

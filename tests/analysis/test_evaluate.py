@@ -1,0 +1,99 @@
+"""Evaluation: anytime curves, agreement, which T is needed; what a conversion costs."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from networks import images, residual
+
+import spikecal
+from spikecal.analysis.complexity import accuracy_against_images, parameter_bytes, timing
+from spikecal.analysis.evaluate import Evaluation, accuracy, first_within, original, steps_needed
+from spikecal.calibration.calibrators import Weights
+from spikecal.errors import ConfigError, DataError
+from spikecal.pipeline import ACP
+
+LABELS = torch.arange(16) % 5
+
+
+def test_agreement_and_the_anns_accuracy_come_from_the_same_run() -> None:
+    snn, x = spikecal.convert(residual(), images(16), T=5).snn, images(16, seed=3)
+    found = spikecal.evaluate(snn, (x, LABELS), ann=residual())
+    answers = residual()(x).argmax(1)
+    steps = snn.run(x).outputs.argmax(-1)
+    assert found.agreement == pytest.approx([float((step == answers).float().mean()) for step in steps])
+    assert found.ann == pytest.approx(float((answers == LABELS).float().mean())) == accuracy(residual(), (x, LABELS))
+    assert (found.curve, found.target) == (found.accuracy, found.ann)
+
+
+def test_without_labels_the_ann_is_the_measure() -> None:
+    snn, x = spikecal.convert(residual(), images(16), T=5).snn, images(16, seed=3)
+    expected = spikecal.evaluate(snn, (x, LABELS), ann=residual()).agreement
+    for data in (x, [x[:7], x[7:]], list(x)):
+        found = spikecal.evaluate(snn, data, ann=residual())
+        assert (found.accuracy, found.ann, found.target) == ([], None, 1.0)
+        assert found.agreement == found.curve == expected
+    with pytest.raises(DataError, match="the ANN to compare with"):
+        spikecal.evaluate(snn, x)
+    with pytest.raises(ConfigError, match="needs the ANN"):
+        spikecal.evaluate(snn, (x, LABELS)).first_within(1)
+
+
+def test_first_step_that_stays() -> None:
+    assert first_within([0.5, 0.91, 0.89, 0.90, 0.92], 0.91, 1) == 4  # it leaves after step 2
+    assert first_within([0.91, 0.91], 0.91, 0) == 1
+    assert first_within([0.9, 0.8], 0.9, 1) is None
+    assert first_within([0.7], 0.71, 1) == 1  # exactly one point
+    assert first_within([0.1, 0.95], 0.9, 0) == 2  # better than the ANN is near enough
+
+
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=12), st.integers(0, 100), st.integers(0, 20))
+def test_first_step_against_its_definition(right: list[int], target: int, points: int) -> None:
+    near = [value >= target - points for value in right]
+    stays = [t + 1 for t in range(len(near)) if all(near[t:])]
+    assert first_within([value / 100 for value in right], target / 100, points) == (stays[0] if stays else None)
+
+
+def test_fewest_steps_that_are_enough() -> None:
+    found = [Evaluation(T, 10, [last], {}, ann=0.9) for T, last in ((32, 0.9), (16, 0.895), (8, 0.7))]
+    needed = steps_needed(found, 1)
+    assert needed is not None and needed.T == 16
+    assert steps_needed(found[2:], 1) is None
+
+
+def test_the_ann_is_still_in_a_file_unless_weights_were_calibrated(tmp_path: Path) -> None:
+    x = images(16)
+    for pipeline, kept in (("lcp", True), ("pc", True), (ACP.changed(Weights, iterations=2), False)):
+        spikecal.convert(residual(), x, T=4, pipeline=pipeline).save(tmp_path / "net.snn")  # type: ignore[arg-type]
+        ann = original(spikecal.load(tmp_path / "net.snn"))
+        assert (ann is not None) == kept
+        if ann is not None:
+            torch.testing.assert_close(ann.run(x), residual()(x), atol=1e-5, rtol=1e-4)
+    assert original(spikecal.convert(residual(), x, T=4).snn) is None  # it does not say how it was made
+
+
+def test_what_a_conversion_costs() -> None:
+    result = spikecal.convert(residual(), images(16), T=[2, 4])
+    found = timing(result)
+    assert set(found.phases) == {"lower", "thresholds", "T=2", "T=4"}
+    for T in (2, 4):
+        stages = [stage.seconds for stage in found.stages if stage.T == T]
+        assert len(stages) == len(result.snn.stages)
+        assert 0 < sum(stages) <= found.phases[f"T={T}"] <= found.total
+    # stem and sum 8 channels of 8x8 (pooled to 4x4 before the neurons), branches 4, trunk and output as joints
+    sizes = parameter_bytes(result.snn.graph, (images(1),))
+    assert sizes == {
+        "bias": 4 * (8 + 8 + 8 + 4 + 4 + 5),
+        "potential": 4 * (8 * 64 + 8 * 16 + 2 * 4 * 16),
+        "weights": 4 * (8 * 3 * 9 + 8 * 8 * 9 + 8 * 8 + 8 * 8 + 4 * 2 * 9 + 4 * 8 + 5 * 8),
+    }
+
+
+def test_accuracy_against_images() -> None:
+    test = (images(20, seed=4), torch.arange(20) % 5)
+    found = accuracy_against_images(residual(), images(32), test, (4, 32), T=4, seeds=(0, 1))
+    assert {count: len(values) for count, values in found.items()} == {4: 2, 32: 2}
+    alone = spikecal.convert(residual(), images(32), T=4, pipeline="lcp", seed=1).snn
+    assert found[32][1] == spikecal.evaluate(alone, test).accuracy[-1]
