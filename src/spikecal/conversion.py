@@ -44,6 +44,7 @@ class Result:
     histograms: dict[str, Histogram]
     seconds: dict[str, float] = field(default_factory=dict)
     card: dict[str, Any] | None = None  # what the network expects of images, for whoever reads the file
+    measured: dict[str, Any] | None = None  # what was measured of it and of the ANN, likewise
 
     @property
     def snn(self) -> SpikingNetwork:
@@ -70,6 +71,7 @@ class Result:
             "records": [settings_of(record) for record in self.records],
             "micro_batch": {str(T): network.info["micro_batch"] for T, network in self.networks.items()},
             **({} if self.card is None else {"card": self.card}),
+            **({} if self.measured is None else {"measured": self.measured}),
         }
 
 

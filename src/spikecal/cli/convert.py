@@ -9,11 +9,15 @@ import typer
 
 from spikecal.cli import options
 from spikecal.cli.console import bars, duration, percent, show_json, show_table, size
-from spikecal.errors import ConfigError
+from spikecal.cli.summary import measure, show_summary
+from spikecal.errors import ConfigError, DataError
 from spikecal.memory import parse_bytes
 
 if TYPE_CHECKING:
     from spikecal.calibration.sweep import StageRecord
+    from spikecal.data.images import Data
+
+TESTED = 250  # images of the summary
 
 
 def convert(
@@ -62,6 +66,9 @@ def convert(
         str | None, typer.Option(metavar="SIZE", help="Memory to use: 4G. (default half of what is free)")
     ] = None,
     micro_batch: Annotated[int | None, typer.Option(min=1, metavar="N", help="Images a kernel call.")] = None,
+    test: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Images of the summary, of the test split; 0 for none.")
+    ] = TESTED,
     json: options.Json = False,
 ) -> None:
     """Convert a network, calibrate it, and write it to a file."""
@@ -72,10 +79,12 @@ def convert(
     import spikecal
     from spikecal.data.images import readable
     from spikecal.data.prepare import Prepared
+    from spikecal.data.sources import subset
     from spikecal.zoo.models import load_model
 
     network, card = load_model(model, weights)
-    chosen, unreadable = readable(options.chosen_data(data, card, "train", data_root), settings.images, seed)
+    source = options.chosen_data(data, card, "train", data_root)
+    chosen, unreadable = readable(source, settings.images, seed)
     if strict:
         options.refuse_unreadable(chosen.name, unreadable)
     prepared = Prepared(chosen, card)
@@ -95,17 +104,46 @@ def convert(
         )
     seconds = time.perf_counter() - started
     result.card = card.to_dict()
-    result.save(output)
+    result.save(output)  # what comes now only looks at it
+    summary, why = None, ""
+    if test > 0:
+        try:
+            held_out = options.chosen_data(data, card, "test", data_root)
+            split = "calibration" if same_images(held_out, source) else "test"
+            with bars(json) as progress:
+                summary, more = measure(
+                    [result.at(T) for T in sorted(result.networks)], network, subset(held_out, test, seed), card, split,
+                    strict=strict, seconds={T: result.seconds[f"T={T}"] for T in result.networks}, progress=progress,
+                )  # fmt: skip
+            unreadable = {**unreadable, **more}
+            result.measured = summary.measured()
+            result.save(output)
+        except DataError as error:  # no images to test on, or no classes to be right about
+            why = str(error)
     if json:
         facts = {"file": str(output), "bytes": output.stat().st_size, "model": model, "T": sorted(set(steps or [32]))}
         records = [dataclasses.asdict(record) for record in result.records]
-        facts |= {"unreadable": options.unreadable_facts(unreadable)}
-        show_json({**facts, "pipeline": settings.to_dict(), "seed": seed, "seconds": seconds, "records": records})
+        facts |= {"unreadable": options.unreadable_facts(unreadable), "pipeline": settings.to_dict(), "seed": seed}
+        facts |= {"seconds": seconds, "phases": result.seconds, "summary": summary and summary.to_dict()}
+        show_json({**facts, "records": records})
         return
     longest = max(steps or [32])
     show_records([record for record in result.records if record.T == longest], longest)
+    if summary is not None:
+        show_summary(str(output), summary)
     options.tell_unreadable(unreadable)
+    if why:
+        typer.echo(f"no summary: {why}", err=True)
     typer.echo(f"{output}: {size(output.stat().st_size)}, {duration(seconds)}")
+
+
+def same_images(a: "Data", b: "Data") -> bool:
+    """Whether two splits are one: some sources have no others."""
+    from torch import Tensor, equal
+
+    if isinstance(a.images, Tensor) and isinstance(b.images, Tensor):
+        return equal(a.images, b.images)
+    return bool(a.images == b.images)  # lists of files
 
 
 def show_records(records: list["StageRecord"], T: int) -> None:

@@ -1,15 +1,18 @@
-"""`spikecal evaluate`: accuracy of a converted network after every step."""
+"""`spikecal evaluate`: accuracy, steps and energy of the networks in a file."""
 
+import json as json_text
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spikecal.cli import options
 from spikecal.cli.console import bars, percent, show_json, show_table
+from spikecal.cli.summary import measure, show_summary
 from spikecal.errors import ConfigError
 
-BATCH = 200
+if TYPE_CHECKING:
+    from spikecal.analysis.evaluate import Evaluation
 
 
 def evaluate(
@@ -21,41 +24,67 @@ def evaluate(
         int | None, typer.Option(min=1, metavar="N", help="Test images, drawn by the seed. (default all)")
     ] = None,
     steps: Annotated[
-        int | None, typer.Option("-T", min=1, metavar="N", help="Which network of the file. (default the longest)")
+        list[int] | None,
+        typer.Option("-T", min=1, metavar="N", help="Which networks of the file, with every step. (default all)"),
+    ] = None,
+    within: Annotated[
+        float | None, typer.Option(min=0, max=100, metavar="POINTS", help="Which T is that near the ANN?")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="The network it came from, for comparison.")
+        str | None, typer.Option(metavar="MODEL", help="The network it came from. (default what is left of it inside)")
     ] = None,
     weights: options.Weights = None,
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
-    """Measure a converted network: its accuracy after every step, and how often its neurons fire."""
+    """Measure the networks in a file: accuracy after every step, the steps they need, energy, how often they fire."""
     import spikecal
-    from spikecal.analysis.evaluate import accuracy
+    from spikecal.analysis.evaluate import original
     from spikecal.data.card import Card
-    from spikecal.data.prepare import Loader
     from spikecal.data.sources import subset
     from spikecal.zoo.models import load_model
 
-    snn = spikecal.load(file, T=steps)
+    networks = [spikecal.load(file, T=T) for T in sorted(set(steps or spikecal.inspect(file)["T"]))]
+    info = networks[0].info
     network, card = (None, None) if model is None else load_model(model, weights)
-    if card is None and "card" in snn.info:
-        card = Card.from_dict(snn.info["card"])
+    if card is None and "card" in info:
+        card = Card.from_dict(info["card"])
     if card is None:
         raise ConfigError(f"{file} does not say what images it takes: give the network it came from with --model")
-    loader = Loader(subset(options.chosen_data(data, card, "test", data_root), images, seed), card, BATCH, strict)
-    ann = None if network is None else accuracy(network, loader)
+    ann = original(networks[0]) if network is None else network
+    test = subset(options.chosen_data(data, card, "test", data_root), images, seed)
+    if ann is None and within is not None:
+        raise ConfigError(f"{file} has calibrated weights and no longer its ANN: give it with --model")
+    if ann is None and test.labels is None:
+        raise ConfigError(f"{test.name} has no labels: give the network to compare with by --model")
     with bars(json) as progress:
-        found = spikecal.evaluate(snn, loader, progress=progress)
+        summary, unreadable = measure(
+            networks, ann, test, card, "test",
+            strict=strict, points=within, seconds=conversion_seconds(file), progress=progress,
+        )  # fmt: skip
     if json:
-        facts = {"file": str(file), "T": snn.T, "images": found.images, "ann": ann}
-        facts |= {"unreadable": options.unreadable_facts(loader.unreadable)}
-        show_json({**facts, "accuracy": list(found.accuracy), "rates": dict(found.rates)})
+        show_json({"file": str(file), **summary.to_dict(), "unreadable": options.unreadable_facts(unreadable)})
         return
-    rows = [] if ann is None else [("ANN", percent(ann))]
-    rows += [(str(step), percent(value)) for step, value in enumerate(found.accuracy, 1)]
-    mean = sum(found.rates.values()) / max(len(found.rates), 1)
-    caption = f"{found.images:,} images; neurons fire in {percent(mean)} % of the steps, in the mean over layers"
-    show_table(f"{file}, T = {snn.T}", (">step", ">accuracy %"), rows, caption)
-    options.tell_unreadable(loader.unreadable)
+    show_summary(str(file), summary)
+    for found in summary.found if steps else ():
+        show_steps(found)
+    if within is not None:
+        typer.echo(summary.answer())
+    options.tell_unreadable(unreadable)
+
+
+def show_steps(found: "Evaluation") -> None:
+    """The anytime curve, a line a step."""
+    curves = {"accuracy %": found.accuracy, "as the ANN %": found.agreement}
+    known = {name: curve for name, curve in curves.items() if curve}
+    rows = [(str(t + 1), *(percent(curve[t]) for curve in known.values())) for t in range(found.T)]
+    show_table(f"After every step, made for T = {found.T}", (">step", *(f">{name}" for name in known)), rows)
+
+
+def conversion_seconds(file: Path) -> dict[int, float]:
+    """How long each T took to make, if the timings are still beside the file."""
+    try:
+        seconds = json_text.loads(Path(f"{file}.json").read_text())["seconds"]
+        return {int(name[2:]): float(value) for name, value in seconds.items() if name.startswith("T=")}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}

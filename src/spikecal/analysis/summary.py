@@ -1,0 +1,93 @@
+"""What people ask of a converted network, on one table: accuracy, energy, steps, time."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spikecal.analysis.evaluate import Evaluation, steps_needed
+
+POINTS = 1.0  # how near the ANN counts as near, in percentage points
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Networks of one file, measured on the same images. `seconds` are of conversion, by T, where known."""
+
+    data: str
+    split: str
+    found: Sequence[Evaluation]
+    points: float = POINTS
+    seconds: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def images(self) -> int:
+        return self.found[0].images
+
+    @property
+    def ann(self) -> float | None:
+        """The ANN's accuracy, where it and the labels are known."""
+        return self.found[0].ann
+
+    @property
+    def compared(self) -> bool:
+        """Whether the ANN was there to compare with."""
+        return bool(self.found[0].agreement)
+
+    @property
+    def measure(self) -> str:
+        return "accuracy" if self.found[0].accuracy else "agreement with the ANN"
+
+    @property
+    def needed(self) -> Evaluation | None:
+        """The network of the fewest steps that is near enough."""
+        return steps_needed(self.found, self.points)
+
+    def answer(self) -> str:
+        """Which T is needed, in a sentence."""
+        needed, points = self.needed, f"{self.points:g} point{'' if self.points == 1 else 's'}"
+        target = f"the ANN's {100 * self.ann:.2f} %" if self.ann is not None else "the ANN's own answers"
+        if needed is not None:
+            what = f"{self.measure} {100 * needed.curve[-1]:.2f} %"
+            return f"T = {needed.T} is enough: {what}, within {points} of {target}"
+        best = max(self.found, key=lambda e: e.curve[-1])
+        these = ", ".join(str(e.T) for e in self.found)
+        return (
+            f"none of T = {these} comes within {points} of {target}; T = {best.T} is nearest with "
+            f"{self.measure} {100 * best.curve[-1]:.2f} %: convert for more steps or with another pipeline"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, with every step and every layer."""
+        facts: dict[str, Any] = {"data": self.data, "split": self.split, "images": self.images, "ann": self.ann}
+        if self.compared:
+            needed = self.needed
+            facts |= {"within": self.points, "needed": None if needed is None else needed.T}
+        return facts | {"networks": [self._network(e) for e in self.found]}
+
+    def _network(self, e: Evaluation) -> dict[str, Any]:
+        return {
+            "T": e.T,
+            "accuracy": e.accuracy,
+            "agreement": e.agreement,
+            "first_within": e.first_within(self.points) if self.compared else None,
+            "rates": e.rates,
+            "energy": None if e.energy is None else e.energy.to_dict(),
+            "conversion_seconds": self.seconds.get(e.T),
+        }
+
+    def measured(self) -> dict[str, Any]:
+        """What a file keeps of it: the numbers of the table."""
+        return {
+            "data": self.data,
+            "split": self.split,
+            "images": self.images,
+            "ann": self.ann,
+            "networks": {
+                str(e.T): {
+                    "accuracy": e.accuracy[-1] if e.accuracy else None,
+                    "agreement": e.agreement[-1] if e.agreement else None,
+                    "energy_ratio": None if e.energy is None else e.energy.ratio,
+                }
+                for e in self.found
+            },
+        }

@@ -1,0 +1,90 @@
+"""The summary that `convert` and `evaluate` print, and how it is measured."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from spikecal.cli.console import percent, show_table
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from spikecal.analysis.summary import Summary
+    from spikecal.calibration.sweep import Progress
+    from spikecal.data.card import Card
+    from spikecal.data.images import Data, Unreadable
+    from spikecal.graph.graph import Graph
+    from spikecal.snn.network import SpikingNetwork
+
+BATCH = 200
+
+
+class Images:
+    """Batches of a set's images without their labels, over and over in the same order; like `Loader` otherwise."""
+
+    def __init__(self, data: "Data", card: "Card", strict: bool = False) -> None:
+        from spikecal.data.prepare import Prepared
+
+        self.prepared, self.strict = Prepared(data, card), strict
+        self.unreadable: Unreadable = {}
+
+    def __len__(self) -> int:
+        return -(-len(self.prepared) // BATCH)
+
+    def __iter__(self) -> Iterator["Tensor"]:
+        from spikecal.data.images import none_readable
+
+        for images, _ in self.prepared.batches(BATCH, None if self.strict else self.unreadable):
+            yield images
+        if len(self.unreadable) == len(self.prepared):
+            raise none_readable(self.prepared.data.name, self.unreadable)
+
+
+def measure(
+    networks: Sequence["SpikingNetwork"],
+    ann: "nn.Module | Graph | None",
+    data: "Data",
+    card: "Card",
+    split: str,
+    *,
+    strict: bool = False,
+    points: float | None = None,
+    seconds: Mapping[int, float] | None = None,
+    progress: "Progress | None" = None,
+) -> tuple["Summary", "Unreadable"]:
+    """Run every network over the images, with their labels where there are some."""
+    from spikecal.analysis.evaluate import evaluate
+    from spikecal.analysis.summary import POINTS, Summary
+    from spikecal.data.prepare import Loader
+
+    loader: Any = Images(data, card, strict) if data.labels is None else Loader(data, card, BATCH, strict)
+    found = [evaluate(network, loader, progress, ann=ann) for network in networks]
+    return Summary(data.name, split, found, POINTS if points is None else points, seconds or {}), loader.unreadable
+
+
+def show_summary(title: str, summary: "Summary") -> None:
+    """One line a network, the ANN's above them; columns that nothing is known of are left out."""
+    rows: list[dict[str, str]] = []
+    if summary.compared:
+        rows.append({"T": "ANN", "accuracy %": "" if summary.ann is None else percent(summary.ann), "energy %": "100"})
+    for e in summary.found:
+        row = {"T": str(e.T), "fires %": percent(sum(e.rates.values()) / max(len(e.rates), 1))}
+        if e.accuracy:
+            row["accuracy %"] = percent(e.accuracy[-1])
+        if e.agreement:
+            step = e.first_within(summary.points)
+            row |= {"as the ANN %": percent(e.agreement[-1]), "near from step": "–" if step is None else str(step)}
+        if e.energy is not None and e.energy.ratio is not None:
+            row["energy %"] = f"{100 * e.energy.ratio:.1f}"
+            row["break-even T"] = "–" if e.energy.break_even is None else f"{e.energy.break_even:.1f}"
+        if e.T in summary.seconds:
+            row["conversion s"] = f"{summary.seconds[e.T]:.1f}"
+        rows.append(row)
+    order = ("T", "accuracy %", "as the ANN %", "near from step", "energy %", "break-even T", "fires %", "conversion s")
+    columns = [name for name in order if any(row.get(name) for row in rows)]
+    caption = f"{summary.images:,} {summary.split} images of {summary.data}"
+    if summary.compared:
+        caption += (
+            f"; near: within {summary.points:g} point{'' if summary.points == 1 else 's'} of the ANN from then on"
+        )
+    caption += "; energy: of the ANN's, 4.6 pJ a MAC and 0.9 pJ an addition"
+    show_table(title, [f">{name}" for name in columns], [[row.get(c, "") for c in columns] for row in rows], caption)
