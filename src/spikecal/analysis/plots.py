@@ -1,13 +1,31 @@
 """Plots: results in, a matplotlib Figure out. Nothing is shown and nothing is written."""
 
+import math
+import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
+import torch
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from spikecal.analysis.errors import NetworkErrors
+from spikecal.snn.functional import clip_floor, clip_round
 
 # Okabe and Ito's palette: told apart by all common kinds of colour vision; markers and dashes tell them apart in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
+LIGHT = ("#FFFFFF", "#A6CEE8", "#F2C9A1", "#A8DCCB", "#E6BFD3", "#F6E3B0")  # the same, for boxes with a line in them
+MEDIAN, MEAN = "#D55E00", "#009E73"
+TRIANGLE: dict[str, Any] = {
+    "marker": "^", "markerfacecolor": MEAN, "markeredgecolor": "black", "markeredgewidth": 0.4,
+}  # fmt: skip
+DPI = 150
+NOTHING = 1e-9  # a share of the error that is rounding
 
 
 def accuracy_over_time(
@@ -17,7 +35,7 @@ def accuracy_over_time(
     title: str = "",
 ) -> Figure:
     """Accuracy (0..1) after every step, one curve a name; `points` (name, T) are of networks made for that very T."""
-    figure = Figure(figsize=(7.5, 4.6), dpi=150, layout="constrained")
+    figure = Figure(figsize=(7.5, 4.6), dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
     steps = max([len(curve) for curve in curves.values()] + [T for part in points.values() for T in part], default=1)
     names = list(dict.fromkeys((*curves, *points)))
@@ -51,3 +69,188 @@ def _dress(axes: Axes, steps: int, title: str) -> None:
     axes.legend(loc="lower right", fontsize="small", frameon=False)
     if title:
         axes.set_title(title, fontsize="medium")
+
+
+# -- errors --------------------------------------------------------------------------------------------------------
+
+
+def relative_error(panels: Mapping[str, NetworkErrors], title: str = "") -> Figure:
+    """Box plots of the channels' relative errors, a box a layer of neurons and a panel a network (paper, fig. 2).
+
+    Whiskers reach from the 5th to the 95th percentile; the line is the median, the triangle the mean.
+    """
+    layers = max(len(found.neurons()) for found in panels.values())
+    figure = Figure(figsize=(max(7.5, 2 + 0.36 * layers), 1 + 3.1 * len(panels)), dpi=DPI, layout="constrained")
+    all_axes = figure.subplots(len(panels), squeeze=False, sharey=True)[:, 0]
+    for axes, (name, found) in zip(all_axes, panels.items(), strict=True):
+        _boxes(axes, found, 0.0, 0.6, "white")
+        _name_layers(axes, [layer.stage for layer in found.neurons()])
+        axes.set_title(name, fontsize="medium", loc="left")
+        axes.set_ylabel("relative error of a channel")
+        axes.set_yscale("log")
+    _box_legend(figure, {})
+    figure.suptitle(title, fontsize="medium")
+    return figure
+
+
+def relative_error_compared(networks: Mapping[str, NetworkErrors], title: str = "") -> Figure:
+    """The same for networks of one ANN, side by side in every layer (paper, fig. 6)."""
+    stages = [layer.stage for layer in next(iter(networks.values())).neurons()]
+    figure = Figure(figsize=(max(7.5, 2 + 0.62 * len(stages)), 4.8), dpi=DPI, layout="constrained")
+    axes = figure.add_subplot()
+    width = 0.8 / len(networks)
+    colours = dict(zip(networks, LIGHT, strict=False))
+    for number, (name, found) in enumerate(networks.items()):
+        _boxes(axes, found, (number - (len(networks) - 1) / 2) * width, 0.85 * width, colours[name])
+    for edge in range(1, len(stages)):
+        axes.axvline(edge - 0.5, color="#DDDDDD", linewidth=0.6, zorder=0)
+    _name_layers(axes, stages)
+    axes.set_xlim(-0.6, len(stages) - 0.4)
+    axes.set_yscale("log")
+    axes.set_ylabel("relative error of a channel")
+    _box_legend(figure, colours)
+    axes.set_title(title, fontsize="medium")
+    return figure
+
+
+def _boxes(axes: Axes, found: NetworkErrors, shift: float, width: float, colour: str) -> None:
+    layers = found.neurons()
+    drawn = axes.bxp(
+        [_box(layer.relative.numpy()) for layer in layers],
+        positions=[number + shift for number in range(len(layers))],
+        widths=width,
+        showfliers=False,
+        showmeans=True,
+        patch_artist=True,
+        manage_ticks=False,
+        medianprops={"color": MEDIAN, "linewidth": 1.6},
+        meanprops={**TRIANGLE, "markersize": 5},
+    )
+    for box in drawn["boxes"]:
+        box.set(facecolor=colour, linewidth=0.8)
+
+
+def _box(values: np.ndarray) -> dict[str, float]:
+    """What matplotlib draws a box of; channels that are zero in the ANN have no relative error."""
+    values = values[np.isfinite(values)]
+    values = values if len(values) else np.array([math.nan])
+    low, q1, median, q3, high = np.percentile(values, (5, 25, 50, 75, 95))
+    return {"whislo": low, "q1": q1, "med": median, "q3": q3, "whishi": high, "mean": float(values.mean())}
+
+
+def _box_legend(figure: Figure, colours: Mapping[str, str]) -> None:
+    handles: list[Artist] = [Patch(facecolor=colour, edgecolor="black", label=name) for name, colour in colours.items()]
+    handles.append(Line2D([], [], color=MEDIAN, linewidth=1.6, label="median"))
+    handles.append(Line2D([], [], linestyle="none", label="mean", markersize=6, **TRIANGLE))
+    figure.legend(handles=handles, loc="outside lower center", fontsize="small", ncols=len(handles), frameon=False)
+
+
+def error_parts(found: NetworkErrors, title: str = "") -> Figure:
+    """What each layer's error is made of, as squared norms relative to the ANN's value."""
+    layers = found.neurons()
+    figure = Figure(figsize=(max(7.5, 2 + 0.36 * len(layers)), 4.8), dpi=DPI, layout="constrained")
+    axes = figure.add_subplot()
+    parts = ("total", "input", "flooring", "clipping", "unevenness", "weights")
+    styles = zip(parts, ("black", *COLOURS), ("", *MARKERS), strict=False)
+    for part, colour, marker in styles:
+        heights = [layer.share(part) for layer in layers]
+        if max(heights) > NOTHING:  # weights count only where they were calibrated
+            shown = [height if height > NOTHING else math.nan for height in heights]
+            axes.plot(range(len(layers)), shown, color=colour, marker=marker, markersize=5, linewidth=1.5, label=part)
+    axes.set_yscale("log")
+    axes.set_ylabel("‖part‖² / ‖x‖²")
+    _name_layers(axes, [layer.stage for layer in layers])
+    figure.legend(fontsize="small", ncols=len(parts), loc="outside lower center", frameon=False)
+    axes.set_title(title, fontsize="medium")
+    return figure
+
+
+def _name_layers(axes: Axes, names: Sequence[str]) -> None:
+    axes.set_xticks(range(len(names)), names, rotation=90 if len(names) > 6 else 0, fontsize="small")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
+
+
+# -- neurons -------------------------------------------------------------------------------------------------------
+
+
+def clip_functions(theta: float = 10.0, T: int = 5) -> Figure:
+    """ReLU against the mean output of a neuron with constant input, floored and rounded (paper, fig. 3)."""
+    figure = Figure(figsize=(6.4, 4.6), dpi=DPI, layout="constrained")
+    axes = figure.add_subplot()
+    z = torch.linspace(-0.3 * theta, 1.4 * theta, 3401, dtype=torch.float64)
+    level = torch.tensor(theta, dtype=torch.float64)
+    axes.plot(z, z.clamp(min=0), color="black", linestyle="--", linewidth=1.4, label="ReLU")
+    axes.plot(z, clip_floor(z, level, T), color=COLOURS[0], linewidth=4, alpha=0.7, label="ClipFloor")
+    axes.plot(z, clip_round(z, level, T), color=COLOURS[1], linewidth=1.6, label="ClipRound")
+    axes.axvspan(theta, float(z[-1]), color="#EEEEEE", zorder=0, label="clipped above θ")
+    axes.set_xlabel("input current")
+    axes.set_ylabel("mean output")
+    axes.set_title(f"Neuron with θ = {theta:g} after T = {T} steps", fontsize="medium")
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize="small", loc="upper left")
+    return figure
+
+
+def thresholds(curves: Mapping[str, Mapping[int, float]], title: str = "") -> Figure:
+    """Threshold against T, a curve a method (paper, fig. 4)."""
+    figure = Figure(figsize=(6.8, 4.4), dpi=DPI, layout="constrained")
+    axes = figure.add_subplot()
+    for (name, curve), colour, dash in zip(curves.items(), COLOURS, ("-", "--", "-.", ":"), strict=False):
+        axes.plot(list(curve), list(curve.values()), color=colour, linestyle=dash, linewidth=1.8, label=name)
+    longest = max(T for curve in curves.values() for T in curve)
+    axes.set_xscale("log", base=2)
+    ticks = [2**k for k in range(longest.bit_length())]
+    axes.set_xticks(ticks, [str(T) for T in ticks])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("time steps T")
+    axes.set_ylabel("threshold θ")
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize="small")
+    axes.set_title(title, fontsize="medium")
+    return figure
+
+
+def firing_rates(rates: Mapping[str, float], title: str = "") -> Figure:
+    """Spikes per neuron and step, a bar a layer (paper, fig. 7)."""
+    figure = Figure(figsize=(max(6.4, 2 + 0.34 * len(rates)), 4.4), dpi=DPI, layout="constrained")
+    axes = figure.add_subplot()
+    axes.bar(range(len(rates)), list(rates.values()), color=COLOURS[0], width=0.7)
+    mean = sum(rates.values()) / max(len(rates), 1)
+    axes.axhline(mean, color=COLOURS[1], linestyle="--", linewidth=1.3, label=f"mean over layers, {mean:.3f}")
+    _name_layers(axes, list(rates))
+    axes.set_ylabel("firing rate (spikes a neuron and step)")
+    axes.legend(fontsize="small", loc="upper right")
+    axes.set_title(title, fontsize="medium")
+    return figure
+
+
+# -- accuracy ------------------------------------------------------------------------------------------------------
+
+
+def accuracy_over_images(
+    found: Mapping[str, Mapping[int, Sequence[float]]], ann: float | None = None, title: str = ""
+) -> Figure:
+    """Accuracy (0..1) against calibration images: the mean over seeds, with bars of one standard deviation."""
+    figure = Figure(figsize=(6.4, 4.4), dpi=DPI, layout="constrained")
+    axes = figure.add_subplot()
+    for (name, points), colour, marker in zip(found.items(), COLOURS, MARKERS, strict=False):
+        means = [100 * statistics.fmean(values) for values in points.values()]
+        spread = [100 * statistics.stdev(values) if len(values) > 1 else 0.0 for values in points.values()]
+        axes.errorbar(list(points), means, yerr=spread, color=colour, marker=marker, capsize=3, label=name)
+    if ann is not None:
+        axes.axhline(100 * ann, color="black", linestyle="--", linewidth=1.2, label=f"ANN ({100 * ann:.2f} %)")
+    counts = sorted({count for points in found.values() for count in points})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(counts, [f"{count:,}" for count in counts])
+    axes.minorticks_off()
+    axes.set_xlabel("calibration images")
+    axes.set_ylabel("accuracy (%)")
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize="small")
+    axes.set_title(title, fontsize="medium")
+    return figure

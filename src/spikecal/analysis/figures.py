@@ -1,0 +1,208 @@
+"""The paper's figures from networks and images: what is converted and measured for each, and drawn."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from matplotlib.figure import Figure
+from torch import nn
+
+from spikecal.analysis import plots
+from spikecal.analysis.complexity import accuracy_against_images
+from spikecal.analysis.errors import NetworkErrors, measure_errors
+from spikecal.analysis.evaluate import accuracy, evaluate
+from spikecal.calibration.calibrators import Weights
+from spikecal.calibration.sweep import Progress
+from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Threshold
+from spikecal.conversion import convert
+from spikecal.errors import ConfigError
+from spikecal.pipeline import ACP, BASELINE, LCP, Pipeline
+
+THETA, STEPS = 10.0, 5  # of the figure of ReLU, ClipFloor and ClipRound
+FEWER = 128  # images of weights calibration, so that a figure is a matter of minutes
+SAMPLES = (32, 64, 128, 256)
+Drawn = tuple[Figure, dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A network with its calibration images, and batches of test images with labels that can be gone through again."""
+
+    name: str
+    model: nn.Module
+    calibration: Any
+    test: Iterable[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a figure is made. `T` are its time steps, `images` of the test set measure errors."""
+
+    T: tuple[int, ...] = ()
+    images: int = 128
+    iterations: int = 50
+    seeds: int = 3
+    seed: int = 0
+    layer: str | None = None
+    progress: Progress | None = None
+
+    def pipelines(self) -> dict[str, Pipeline]:
+        shorter = ACP.changed(Weights, iterations=self.iterations, images=FEWER)
+        return {"uncalibrated": BASELINE, "LCP": LCP, f"ACP, {self.iterations:,} iterations": shorter}
+
+    @property
+    def steps(self) -> int:
+        return max(self.T)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One figure: `models` are what it shows where there are weights for them, `T` the paper's."""
+
+    about: str
+    draw: Callable[[list[Subject], Settings], Drawn]
+    T: tuple[int, ...] = ()
+    models: tuple[str, ...] = ("resnet20",)
+    instead: tuple[str, ...] = ("resnet20",)  # where there are no weights for any of `models`
+
+
+def _errors(subject: Subject, pipeline: Pipeline, settings: Settings) -> NetworkErrors:
+    snn = convert(
+        subject.model,
+        subject.calibration,
+        T=settings.steps,
+        pipeline=pipeline,
+        seed=settings.seed,
+        progress=settings.progress,
+    ).snn
+    return measure_errors(subject.model, snn, subject.test, count=settings.images, progress=settings.progress)
+
+
+def bn(subjects: list[Subject], settings: Settings) -> Drawn:
+    """Relative error by layer of networks that are only copied, with BN and without."""
+    found = {subject.name: _errors(subject, BASELINE, settings) for subject in subjects}
+    title = f"Relative error of copied networks, T = {settings.steps}"
+    return plots.relative_error(found, title), {name: errors.to_dict() for name, errors in found.items()}
+
+
+def calibration(subjects: list[Subject], settings: Settings) -> Drawn:
+    """Relative error by layer before calibration, after LCP, after ACP."""
+    (subject,) = subjects
+    found = {name: _errors(subject, pipeline, settings) for name, pipeline in settings.pipelines().items()}
+    title = f"{subject.name}, T = {settings.steps}"
+    return plots.relative_error_compared(found, title), {name: errors.to_dict() for name, errors in found.items()}
+
+
+def parts(subjects: list[Subject], settings: Settings) -> Drawn:
+    """What the error of each layer is made of, after LCP."""
+    (subject,) = subjects
+    found = _errors(subject, LCP, settings)
+    return plots.error_parts(found, f"{subject.name}, LCP, T = {settings.steps}"), found.to_dict()
+
+
+def clip(subjects: list[Subject], settings: Settings) -> Drawn:
+    """ReLU, ClipFloor and ClipRound."""
+    T = settings.steps
+    return plots.clip_functions(THETA, T), {"theta": THETA, "T": T}
+
+
+def threshold(subjects: list[Subject], settings: Settings) -> Drawn:
+    """Threshold of one layer against T, by the three methods."""
+    (subject,) = subjects
+    result = convert(subject.model, subject.calibration, T=1, pipeline=BASELINE, seed=settings.seed)
+    layers = list(result.histograms)
+    layer = settings.layer or layers[len(layers) // 2]
+    if layer not in layers:
+        raise ConfigError(f"there is no layer of neurons {layer!r}; there are {', '.join(layers)}")
+    methods: dict[str, Threshold] = {"MaxAct": MaxAct(), "Percentile 99.99 %": Percentile(), "MMSE": MMSE()}
+    curves = {
+        name: {T: float(method.solve(result.histograms[layer], T, "round")) for T in settings.T}
+        for name, method in methods.items()
+    }
+    return plots.thresholds(curves, f"{subject.name}, layer {layer}"), {"layer": layer, "thresholds": curves}
+
+
+def rate(subjects: list[Subject], settings: Settings) -> Drawn:
+    """Firing rate by layer after LCP."""
+    (subject,) = subjects
+    T = settings.steps
+    snn = convert(
+        subject.model, subject.calibration, T=T, pipeline=LCP, seed=settings.seed, progress=settings.progress
+    ).snn
+    found = evaluate(snn, subject.test, settings.progress)
+    assert found.energy is not None
+    ratio = found.energy.ratio or 0.0
+    title = f"{subject.name}, LCP, T = {T}: {100 * ratio:.1f} % of the ANN's energy"
+    facts = {"T": T, "images": found.images, "rates": found.rates, "energy": found.energy.to_dict()}
+    return plots.firing_rates(found.rates, title), facts
+
+
+def accuracy_over_time(subjects: list[Subject], settings: Settings) -> Drawn:
+    """Accuracy over steps, for the three pipelines, with the ANN's line."""
+    (subject,) = subjects
+    ann = accuracy(subject.model, subject.test)
+    curves: dict[str, list[float]] = {}
+    points: dict[str, dict[int, float]] = {}
+    images = 0
+    for name, pipeline in settings.pipelines().items():
+        result = convert(
+            subject.model,
+            subject.calibration,
+            T=settings.T,
+            pipeline=pipeline,
+            seed=settings.seed,
+            progress=settings.progress,
+        )
+        found = {T: evaluate(result.at(T), subject.test, settings.progress) for T in settings.T}
+        curves[name], images = found[settings.steps].accuracy, found[settings.steps].images
+        points[name] = {T: e.accuracy[-1] for T, e in found.items()}
+    title = f"{subject.name}, {images:,} test images"
+    facts = {"ann": ann, "images": images, "after_every_step": curves, "accuracy": points}
+    return plots.accuracy_over_time(curves, points, ann, title), facts
+
+
+def samples(subjects: list[Subject], settings: Settings) -> Drawn:
+    """Accuracy against the number of calibration images, for LCP."""
+    (subject,) = subjects
+    found = accuracy_against_images(
+        subject.model,
+        subject.calibration,
+        subject.test,
+        SAMPLES,
+        T=settings.steps,
+        pipeline=LCP,
+        seeds=range(settings.seed, settings.seed + settings.seeds),
+        progress=settings.progress,
+    )
+    ann = accuracy(subject.model, subject.test)
+    title = f"{subject.name}, T = {settings.steps}, {settings.seeds} samples each"
+    figure = plots.accuracy_over_images({"LCP": found}, ann, title)
+    return figure, {"T": settings.steps, "ann": ann, "accuracy": found}
+
+
+FIGURES: dict[str, Recipe] = {
+    "bn": Recipe(
+        about="relative error by layer with and without BN",
+        draw=bn,
+        T=(16,),
+        models=("vgg16-nobn", "vgg16"),
+        instead=("resnet20-nobn", "resnet20"),
+    ),
+    "calibration": Recipe(about="relative error by layer: uncalibrated, LCP, ACP", draw=calibration, T=(16,)),
+    "parts": Recipe(about="what the error of each layer is made of", draw=parts, T=(16,)),
+    "clip": Recipe(about="ReLU, ClipFloor, ClipRound", draw=clip, T=(STEPS,), models=(), instead=()),
+    "threshold": Recipe(about="threshold against T by three methods", draw=threshold, T=tuple(range(1, 65))),
+    "rate": Recipe(about="firing rate by layer, LCP", draw=rate, T=(64,)),
+    "accuracy": Recipe(about="accuracy over steps, three pipelines", draw=accuracy_over_time, T=(4, 8, 16, 32)),
+    "samples": Recipe(about="accuracy against calibration images, LCP", draw=samples, T=(8,)),
+}
+
+
+def draw(name: str, subjects: list[Subject], settings: Settings) -> Drawn:
+    """A figure and the numbers in it."""
+    recipe = FIGURES[name]
+    if recipe.models and not subjects:
+        raise ConfigError(f"figure {name} needs a network")
+    if len(subjects) > 1 and len(recipe.models) < 2:
+        raise ConfigError(f"figure {name} is of one network, not of {len(subjects)}")
+    return recipe.draw(subjects, replace(settings, T=settings.T or recipe.T))
