@@ -94,7 +94,7 @@ def relative_error(panels: Mapping[str, NetworkErrors], title: str = "") -> Figu
 
 
 def relative_error_compared(networks: Mapping[str, NetworkErrors], title: str = "") -> Figure:
-    """The same for networks of one ANN, side by side in every layer (paper, fig. 6)."""
+    """The same for networks of one ANN, side by side in every layer (paper, fig. 5)."""
     stages = [layer.stage for layer in next(iter(networks.values())).neurons()]
     figure = Figure(figsize=(max(7.5, 2 + 0.62 * len(stages)), 4.8), dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
@@ -215,7 +215,7 @@ def thresholds(curves: Mapping[str, Mapping[int, float]], title: str = "") -> Fi
 
 
 def firing_rates(rates: Mapping[str, float], title: str = "") -> Figure:
-    """Spikes per neuron and step, a bar a layer (paper, fig. 7)."""
+    """Spikes per neuron and step, a bar a layer (paper, fig. 6)."""
     figure = Figure(figsize=(max(6.4, 2 + 0.34 * len(rates)), 4.4), dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
     axes.bar(range(len(rates)), list(rates.values()), color=COLOURS[0], width=0.7)

@@ -109,12 +109,17 @@ def convert(
     if test > 0:
         try:
             held_out = options.chosen_data(data, card, "test", data_root)
-            split = "calibration" if same_images(held_out, source) else "test"
             with bars(json) as progress:
                 summary, more = measure(
-                    [result.at(T) for T in sorted(result.networks)], network, subset(held_out, test, seed), card, split,
-                    strict=strict, seconds={T: result.seconds[f"T={T}"] for T in result.networks}, progress=progress,
-                )  # fmt: skip
+                    [result.at(T) for T in sorted(result.networks)],
+                    network,
+                    subset(held_out, test, seed),
+                    card,
+                    "calibration" if same_images(held_out, source) else "test",
+                    strict=strict,
+                    seconds={T: result.seconds[f"T={T}"] for T in result.networks},
+                    progress=progress,
+                )
             unreadable = {**unreadable, **more}
             result.measured = summary.measured()
             result.save(output)
