@@ -141,7 +141,7 @@ def measure_energy(snn: SpikingNetwork, *inputs: Tensor) -> Energy:
 
 @dataclass
 class _Value:
-    """How a value behaves in time; where it is made of spikes, `spikes` `[N, ...]` says how many reach each element."""
+    """How a value behaves in time; if it is made of spikes, `spikes` `[N or 1, ...]` says how many reach an element."""
 
     kind: Literal["once", "spikes", "analog"]
     spikes: Tensor | None = None
@@ -174,6 +174,8 @@ class EnergyMeter:
 
     def __post_init__(self) -> None:
         self._ends = _stage_of(self.graph)
+        # All that happens to counts is linear, and images can be added up first, unless spikes are max-pooled.
+        self._together = not any(isinstance(n.op, MaxPool) and n.op.of == "spikes" for n in self.graph.nodes.values())
 
     @torch.no_grad()
     def add(self, inputs: Sequence[Tensor], spikes: Mapping[str, Tensor]) -> None:
@@ -234,8 +236,9 @@ class EnergyMeter:
             self._line("bias", 0, self.T * size)
         self._line("comparisons", size, self.T * size)
         # The current is added at every step, and every spike resets.
-        self._line("neuron updates", 0, self.T * size + float(fired.sum(dtype=torch.float64)))
-        return _Value("spikes", fired.float())
+        counts = fired.sum(0, keepdim=True).double() if self._together else fired.double()
+        self._line("neuron updates", 0, self.T * size + float(counts.sum()))
+        return _Value("spikes", counts)
 
     def _weighted(self, node: Node, read: _Value, shapes: Shapes, n: int) -> _Value:
         op = node.op
