@@ -12,21 +12,17 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from spikecal.analysis.operations import Weighted, fanout, nominal_macs, stage_ends, window_sums
 from spikecal.graph.graph import Graph, Node
 from spikecal.graph.ops import (
     AdaptiveAvgPool,
     Add,
     AvgPool,
     ChannelAffine,
-    Conv,
-    ConvTranspose,
     Input,
     Joint,
-    Linear,
     MaxPool,
-    Op,
     Pad,
     Reduce,
     Spike,
@@ -37,7 +33,6 @@ from spikecal.snn.network import SpikingNetwork
 
 MAC_PJ, AC_PJ = 4.6, 0.9
 Kind = Literal["once", "spikes", "analog", "skip"]
-Weighted = Conv | ConvTranspose | Linear
 
 
 @dataclass(frozen=True)
@@ -173,7 +168,9 @@ class EnergyMeter:
     _ends: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._ends = _stage_of(self.graph)
+        self._ends = stage_ends(self.graph)
+        nodes = [node for node in self.graph.nodes.values() if not isinstance(node.op, (Spike, Joint))]
+        self._biased = {self._ends[node.name] for node in nodes if {"bias", "shift"} & node.op.tensors().keys()}
         # All that happens to counts is linear, and images can be added up first, unless spikes are max-pooled.
         self._together = not any(isinstance(n.op, MaxPool) and n.op.of == "spikes" for n in self.graph.nodes.values())
 
@@ -213,16 +210,22 @@ class EnergyMeter:
         kind = first.kind if len(kinds) == 1 else "analog"
         passed = self._passed(node, inputs, shapes) if kind == "spikes" else None
         if isinstance(op, (AvgPool, AdaptiveAvgPool, Reduce)):
-            terms = n * float(_reached(op, torch.ones(1, *shapes[node.inputs[0]][1:])).sum())
+            terms = n * float(window_sums(op, torch.ones(1, *shapes[node.inputs[0]][1:])).sum())
             self._line("pooling", terms, float(passed.sum()) if passed is not None else self._steps(kind) * terms)
         elif isinstance(op, MaxPool):
             compared = size * (prod(op.kernel) - 1)
             self._line("comparisons", compared, self._steps(kind) * compared)
-        elif (op.shift if isinstance(op, ChannelAffine) else op.bias if isinstance(op, Joint) else None) is not None:
-            self._line("bias", size, self._steps(kind) * size)
+        elif isinstance(op, ChannelAffine) and op.shift is not None:
+            self._line("bias", size, size if kind == "once" else 0)
+        elif isinstance(op, Joint) and self._has_bias(node, kind):
+            self._line("bias", 0, self._steps(kind) * size)
         if kind == "spikes" and passed is None:  # no longer whole spikes
             return _Value("analog")
         return _Value(kind, passed)
+
+    def _has_bias(self, end: Node, kind: str) -> bool:
+        """Whether something is added at every step: all biases of a stage are one, at its end."""
+        return "bias" in end.op.tensors() or (kind != "once" and end.name in self._biased)
 
     def _steps(self, kind: str) -> int:
         return 1 if kind == "once" else self.T
@@ -232,11 +235,11 @@ class EnergyMeter:
         assert isinstance(op, Spike)
         if arriving.spikes is not None:
             self._skip(node.name, arriving.spikes)
-        if op.bias is not None:
+        if self._has_bias(node, arriving.kind):
             self._line("bias", 0, self.T * size)
         self._line("comparisons", size, self.T * size)
         # The current is added at every step, and every spike resets.
-        counts = fired.sum(0, keepdim=True).double() if self._together else fired.double()
+        counts = fired.float().sum(0, keepdim=True).double() if self._together else fired.double()
         self._line("neuron updates", 0, self.T * size + float(counts.sum()))
         return _Value("spikes", counts)
 
@@ -258,7 +261,7 @@ class EnergyMeter:
             tally.snn_macs += self._steps(read.kind) * macs
         if op.bias is not None:
             size = n * prod(shapes[node.name][1:])
-            self._line("bias", size, self._steps(read.kind) * size)
+            self._line("bias", size, size if read.kind == "once" else 0)
         return _Value("once" if read.kind == "once" else "analog")
 
     def _sum(self, node: Node, inputs: list[_Value], size: int) -> _Value:
@@ -289,7 +292,7 @@ class EnergyMeter:
         if isinstance(op, (Joint, ChannelAffine)):
             return counts[0]
         if isinstance(op, (AvgPool, AdaptiveAvgPool, Reduce)):
-            return _reached(op, counts[0])  # type: ignore[arg-type]
+            return window_sums(op, counts[0])  # type: ignore[arg-type]
         if isinstance(op, MaxPool) and op.of == "current":
             return None
         if isinstance(op, Upsample) and not op.mode.startswith("nearest"):
@@ -304,56 +307,3 @@ class EnergyMeter:
         line = self._lines.setdefault(name, [0.0, 0.0])
         line[0] += ann
         line[1] += snn
-
-
-# -- counting in one layer -----------------------------------------------------------------------------------------
-
-
-def fanout(op: Weighted, shape: Sequence[int]) -> Tensor:
-    """How many products each input element of one image takes part in: borders, stride, dilation, groups and all.
-
-    It is the gradient of the layer's summed output with all weights 1. Its sum is the layer's MACs.
-    """
-    with torch.inference_mode(False), torch.enable_grad():
-        x = torch.zeros(1, *shape, dtype=torch.float64, requires_grad=True)
-        ones = type(op)(**op.config(), weight=torch.ones_like(op.weight, dtype=torch.float64, device="cpu"))
-        (gradient,) = torch.autograd.grad(ones(x).sum(), x)
-    return gradient[0]
-
-
-def nominal_macs(op: Weighted, read: Sequence[int], made: Sequence[int]) -> int:
-    """Products of one image when those with padding count: positions times the products at each."""
-    positions = prod(read if isinstance(op, ConvTranspose) else made) // op.weight.shape[0]
-    return positions * op.weight.numel()
-
-
-def _reached(op: Op, counts: Tensor) -> Tensor:
-    """The sum over each window of a pool, where the pool itself gives the mean."""
-    if isinstance(op, Reduce):
-        return counts.sum(op.dims, keepdim=bool(op.keepdim))
-    if isinstance(op, AvgPool):
-        dims = len(op.kernel)
-        kernel, stride, padding = op.kernel, op.stride, op.padding
-        if dims == 1:  # torch's has no divisor to set
-            counts, kernel, stride, padding = counts.unsqueeze(-2), (1, *kernel), (1, *stride), (0, *padding)
-        pool: Any = F.avg_pool3d if dims == 3 else F.avg_pool2d
-        summed: Tensor = pool(counts, kernel, stride, padding, op.ceil_mode, True, 1)
-        return summed.squeeze(-2) if dims == 1 else summed
-    assert isinstance(op, AdaptiveAvgPool)
-    mean: Tensor = op(counts)
-    dims = len(op.size)
-    for i, (read, made) in enumerate(zip(counts.shape[-dims:], mean.shape[-dims:], strict=True)):
-        window = [-(-(o + 1) * read // made) - o * read // made for o in range(made)]
-        mean = mean * torch.tensor(window).reshape(-1, *(1,) * (dims - 1 - i)).to(mean)
-    return mean.round()  # whole numbers, whatever the division rounded to
-
-
-def _stage_of(graph: Graph) -> dict[str, str]:
-    """Node -> the neurons or joint that its value goes to."""
-    ends: dict[str, str] = {}
-    for node in reversed(graph.nodes.values()):
-        ends.setdefault(node.name, node.name)
-        for name in node.inputs:
-            if not isinstance(graph.nodes[name].op, (Input, Spike, Joint)):
-                ends[name] = ends[node.name]
-    return ends

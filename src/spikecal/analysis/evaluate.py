@@ -105,9 +105,9 @@ def evaluate(
     return Evaluation(
         T=snn.T,
         images=images,
-        accuracy=(right / images).tolist() if labelled else [],
+        accuracy=(right.double() / images).tolist() if labelled else [],
         rates={name: spikes[name] / (neurons[name] * snn.T) for name in spikes},
-        agreement=[] if answers is None else (agreed / images).tolist(),
+        agreement=[] if answers is None else (agreed.double() / images).tolist(),
         ann=ann_right / images if labelled and answers is not None else None,
         energy=meter.result(),
     )
