@@ -35,7 +35,7 @@ def accuracy_over_time(
     title: str = "",
 ) -> Figure:
     """Accuracy (0..1) after every step, one curve a name; `points` (name, T) are of networks made for that very T."""
-    figure = Figure(figsize=(7.5, 4.6), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(7.5, 5.4), dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
     steps = max([len(curve) for curve in curves.values()] + [T for part in points.values() for T in part], default=1)
     names = list(dict.fromkeys((*curves, *points)))
@@ -54,6 +54,7 @@ def accuracy_over_time(
     if ann is not None:
         axes.axhline(100 * ann, color="black", linestyle="--", linewidth=1.2, label=f"ANN ({100 * ann:.2f} %)")
     _dress(axes, steps, title)
+    figure.legend(loc="outside lower center", fontsize="small", frameon=False, ncols=2)  # curves go anywhere inside
     return figure
 
 
@@ -66,7 +67,6 @@ def _dress(axes: Axes, steps: int, title: str) -> None:
     axes.set_xticks([*ticks, steps])
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="lower right", fontsize="small", frameon=False)
     if title:
         axes.set_title(title, fontsize="medium")
 
