@@ -40,7 +40,8 @@ class LayerTerm:
     """One layer's terms of the right sides, one number an image `[N]`, with their weight 2^(n-l+1).
 
     `hessian` is the theorem's, `exact` the repaired one's. `flipped` counts neurons that are active in the ANN and
-    silent on the SNN's mean inputs, or the other way round: without any, both are the same.
+    silent in one of the ANNs that go on from the SNN's mean values, or the other way round: without any, both are the
+    same.
     """
 
     stage: str
@@ -126,14 +127,15 @@ def _one_image(graph: Graph, snn: SpikingNetwork, image: list[Tensor]) -> tuple[
     if names[-1] != wanted:
         raise ConfigError("the bound is about a network whose last stage is its output")
 
-    def finish(known: dict[str, Tensor], start: int) -> Tensor:
-        """The ANN's output, going on from known values of the stages before `start`."""
+    def finish(known: dict[str, Tensor], start: int) -> dict[str, Tensor]:
+        """The ANN's values, going on from known ones of the stages before `start`."""
         known = dict(known)
         for stage in stages[start:]:
             known[stage.name] = _ann_stage(stage, known, shapes)
-        return known[wanted]
+        return known
 
     before, terms, n = output, [], len(stages)
+    flipped = {name: torch.zeros_like(ann[name], dtype=torch.bool) for name in names}
     for i, stage in enumerate(stages):
         run, weight = runs[stage.name], 2.0 ** (n - i)
         local = run.on_spikes - run.mean
@@ -144,17 +146,20 @@ def _one_image(graph: Graph, snn: SpikingNetwork, image: list[Tensor]) -> tuple[
             )
 
         def loss(x: Tensor, i: int = i) -> Tensor:
-            return (output - finish(ann | {names[i]: x}, i + 1)).square().sum()
+            return (output - finish(ann | {names[i]: x}, i + 1)[wanted]).square().sum()
 
         hessian = torch.autograd.functional.hessian(loss, run.ann).reshape(local.numel(), -1)
         e = local.flatten()
-        after = finish(means, i + 1)
+        mixed = finish(means, i + 1)
+        after = mixed[wanted]
         exact = 2 * (before - after).square().sum()
-        flipped = ((run.ann > 0) != (run.on_spikes > 0)).sum() if stage.spiking else torch.zeros(())
+        flips = flipped[stage.name].sum() if stage.spiking else torch.zeros(())
         terms.append(
-            LayerTerm(stage.name, weight, (weight * (e @ hessian @ e))[None], (weight * exact)[None], flipped[None])
+            LayerTerm(stage.name, weight, (weight * (e @ hessian @ e))[None], (weight * exact)[None], flips[None])
         )
         before = after
+        for name in names[i + 1 :]:
+            flipped[name] |= (mixed[name] > 0) != (ann[name] > 0)
     left = 2 * (output - means[wanted]).square().sum()  # H_n is twice the identity
     return left, terms
 
