@@ -5,15 +5,15 @@ import platform
 import statistics
 import time
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from spikecal import __version__
+from spikecal.analysis.complexity import parameter_numbers
 from spikecal.analysis.evaluate import accuracy, evaluate
-from spikecal.calibration.calibrators import Bias, Potential, Weights
+from spikecal.calibration.calibrators import Weights
 from spikecal.calibration.sweep import Progress
 from spikecal.calibration.workdir import fingerprint
 from spikecal.conversion import MEASURED, Silent, convert, image_passes
@@ -21,11 +21,9 @@ from spikecal.data.prepare import Loader
 from spikecal.data.sources import Data, subset
 from spikecal.errors import DataError
 from spikecal.files import write_whole
-from spikecal.graph.ops import Joint, Spike
-from spikecal.graph.stages import Stage, partition
+from spikecal.graph.stages import partition
 from spikecal.pipeline import Pipeline
 from spikecal.reproduce.subjects import Subject
-from spikecal.snn.execute import shapes_of
 from spikecal.snn.network import SpikingNetwork
 
 VERSION = 1  # of what is measured; another one is another cell
@@ -171,24 +169,9 @@ def timing(cell: Cell, subject: Subject, progress: Progress) -> dict[str, Any]:
 
 def space(subject: Subject) -> dict[str, Any]:
     """How many numbers each kind of calibration changes: a set of them is kept for every T."""
-    stages = partition(subject.graph)
-    shapes = shapes_of(subject.graph, (subject.example(1),))
-
-    def channels(stage: Stage) -> int:
-        assert isinstance(stage.end.op, Spike | Joint)
-        return shapes[stage.name][stage.end.op.channel]
-
-    return {
-        "Bias": sum(channels(stage) for stage in stages if Bias().applies(stage)),
-        "Potential": sum(prod(shapes[stage.name][1:]) for stage in stages if Potential().applies(stage)),
-        "Weights": sum(
-            node.op.tensors()["weight"].numel()
-            for stage in stages
-            if Weights().applies(stage)
-            for node in stage.weighted()
-        ),
-        "stages": len(stages),
-    }
+    numbers = parameter_numbers(subject.graph, (subject.example(1),))
+    named = {kind.capitalize(): count for kind, count in numbers.items()}
+    return {**named, "stages": len(partition(subject.graph))}
 
 
 def same_for_every_seed(pipeline: Pipeline, available: int) -> bool:
