@@ -21,7 +21,7 @@ from spikecal.files import write_whole
 from spikecal.zoo.models import load_model
 
 RESULT = Path(__file__).parent / "results" / "weights.json"
-CALIBRATION, ITERATIONS, STEPS = 768, 500, (4, 8)
+CALIBRATION, ITERATIONS, STEPS = 768, 300, (4,)
 RATES = {"sgd": (1e-5, 1e-4, 1e-3), "adam": (1e-5, 1e-4, 1e-3)}
 
 

@@ -225,6 +225,13 @@ def test_keep_leaves_the_end_analog() -> None:
     assert torch.allclose(last, snn.run(x).outputs[-1], atol=1e-5)
 
 
+def test_a_network_without_neurons_is_said_to_be_one(caplog: pytest.LogCaptureFixture) -> None:
+    model, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 36, 2)).eval(), images(4)
+    snn = spikecal.convert(model, x, T=2).snn
+    assert "nothing in it will spike" in caplog.text
+    assert torch.allclose(snn(x), model(x), atol=1e-5)
+
+
 def test_evaluate_counts_right_answers_after_every_step() -> None:
     model, x = residual(), images(40)
     snn = spikecal.convert(model, x, T=8).snn

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from spikecal.errors import ConfigError, ConversionError
 from spikecal.files import write_whole
 from spikecal.graph.graph import Graph, describe
 from spikecal.graph.lower import lower
+from spikecal.graph.ops import Spike
 from spikecal.graph.stages import with_joints
 from spikecal.memory import free_memory
 from spikecal.pipeline import LCP, Pipeline, resolve
@@ -29,7 +31,10 @@ from spikecal.snn.execute import CALL_FLOATS, Shapes, images_per_call, largest_v
 from spikecal.snn.file import write
 from spikecal.snn.network import SpikingNetwork, weights_channels_last
 
+logger = logging.getLogger(__name__)
+
 WORKING_VALUES = 8  # values of one kernel call that are alive at once, besides what is cached
+COUNTED = 0.875  # of the memory to use; the rest is what the allocator holds without anyone using it
 MEASURED = 128  # images of a sweep that only measures
 PARTS = ("counts", "exponent", "maximum", "clipped")
 
@@ -43,6 +48,7 @@ class Result:
     pipeline: Pipeline
     histograms: dict[str, Histogram]
     seconds: dict[str, float] = field(default_factory=dict)
+    keep: tuple[str, ...] = ()  # submodules that stayed analog
     card: dict[str, Any] | None = None  # what the network expects of images, for whoever reads the file
     measured: dict[str, Any] | None = None  # what was measured of it and of the ANN, likewise
 
@@ -70,6 +76,7 @@ class Result:
             "pipeline": self.pipeline.to_dict(),
             "records": [settings_of(record) for record in self.records],
             "micro_batch": {str(T): network.info["micro_batch"] for T, network in self.networks.items()},
+            **({"keep": list(self.keep)} if self.keep else {}),
             **({} if self.card is None else {"card": self.card}),
             **({} if self.measured is None else {"measured": self.measured}),
         }
@@ -117,9 +124,12 @@ def convert(
     ]
     started = time.perf_counter()
     graph = with_joints(lower(model, _example(chosen), keep))
+    if not any(isinstance(node.op, Spike) for node in graph.nodes.values()):
+        logger.warning("the network has no ReLU: nothing in it will spike")
     weights_channels_last(graph)
     seconds = {"lower": time.perf_counter() - started}
-    settings = Settings(pipeline, seed, micro_batch, free_memory() // 2 if memory is None else memory, progress)
+    budget = free_memory() // 2 if memory is None else memory
+    settings = Settings(pipeline, seed, micro_batch, int(COUNTED * budget), progress)
     if workdir is not None:
         versions = [__version__, torch.__version__]
         identity = [pipeline.to_dict(), steps, seed, list(keep), micro_batch, versions, describe(graph)]
@@ -127,10 +137,12 @@ def convert(
         settings.workdir = Workdir(Path(workdir), fingerprint([*tensors, *(x for i in chosen for x in i)], identity))
 
     try:
-        return _calibrated(graph, chosen, steps, settings, seconds, dtype)
+        result = _calibrated(graph, chosen, steps, settings, seconds, dtype)
     finally:
         if settings.workdir is not None:
             settings.workdir.close()
+    result.keep = tuple(keep)
+    return result
 
 
 @dataclass

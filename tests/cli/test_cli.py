@@ -35,6 +35,15 @@ def refused():
 
 def bare():
     return make()[0]
+
+def gated():
+    net, card = make()
+    return nn.Sequential(net, nn.Sigmoid()), card
+
+def other():
+    net, card = make()
+    net[-1] = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4))
+    return net, card
 """
 
 
@@ -265,6 +274,19 @@ class TestConvert:
         assert code == 0
         assert "ANN" in out
         fails(run("evaluate", "net.snn", "--data", "npz:images.npz", "-T", 3), "T=3")
+
+    def test_an_analog_end_comes_from_the_model(self, run: Run, net: str) -> None:
+        self.convert(run, "nets.py:gated", "-o", "net.snn", "--keep", "1")
+        data = ("--data", "npz:images.npz")
+        found = json.loads(run("evaluate", "net.snn", *data, "--model", "nets.py:gated", "--json")[1])
+        whole = self.convert(run, net, "-o", "whole.snn")["summary"]["networks"]
+        assert found["networks"][1]["accuracy"] == whole[1]["accuracy"]  # a sigmoid moves no arg-max
+        fails(run("evaluate", "net.snn", *data), "--model")
+
+    def test_another_model_is_not_taken_for_the_ann(self, run: Run, net: str) -> None:
+        self.convert(run, net, "-o", "net.snn")
+        call = ("evaluate", "net.snn", "--data", "npz:images.npz", "--model", "nets.py:other")
+        fails(run(*call), "not made of this network")
 
     def test_same_call_same_bytes(self, run: Run, net: str, tmp_path: Path) -> None:
         self.convert(run, net, "-o", "a.snn")

@@ -133,9 +133,10 @@ def measure_errors(
 def ann_graph(ann: nn.Module | Graph, snn: SpikingNetwork, example: Sequence[Tensor]) -> Graph:
     """The ANN as a graph whose stages are those of `snn`."""
     if isinstance(ann, nn.Module):
-        if snn.head is not None:
+        keep = snn.info.get("keep", ())
+        if snn.head is not None and not keep:
             raise ConfigError("this network has an analog head: give the graph it was made of, not the model")
-        ann = with_joints(lower(ann, tuple(torch.cat([x, x]) for x in example)))
+        ann = with_joints(lower(ann, tuple(torch.cat([x, x]) for x in example), keep))
     if describe(ann) != describe(snn.graph):
         raise ConfigError("the model is not the one this spiking network was made of: their operations differ")
     return ann

@@ -1,6 +1,7 @@
 """`spikecal evaluate`: accuracy, steps and energy of the networks in a file."""
 
 import json as json_text
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,11 @@ from spikecal.cli.summary import measure, show_summary
 from spikecal.errors import ConfigError
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.utils.data import Dataset
+
     from spikecal.analysis.evaluate import Evaluation
+    from spikecal.snn.network import SpikingNetwork
 
 
 def evaluate(
@@ -41,18 +46,19 @@ def evaluate(
     import spikecal
     from spikecal.analysis.evaluate import original
     from spikecal.data.card import Card
+    from spikecal.data.prepare import Prepared
     from spikecal.data.sources import subset
     from spikecal.zoo.models import load_model
 
-    networks = [spikecal.load(file, T=T) for T in sorted(set(steps or spikecal.inspect(file)["T"]))]
-    info = networks[0].info
+    info = spikecal.inspect(file)
     network, card = (None, None) if model is None else load_model(model, weights)
     if card is None and "card" in info:
         card = Card.from_dict(info["card"])
     if card is None:
         raise ConfigError(f"{file} does not say what images it takes: give the network it came from with --model")
-    ann = original(networks[0]) if network is None else network
     test = subset(options.chosen_data(data, card, "test", data_root), images, seed)
+    networks = load_networks(file, sorted(set(steps or info["T"])), network, Prepared(test, card))
+    ann = original(networks[0]) if network is None else network
     if ann is None and within is not None:
         raise ConfigError(f"{file} has calibrated weights and no longer its ANN: give it with --model")
     if ann is None and test.labels is None:
@@ -71,6 +77,27 @@ def evaluate(
     if within is not None:
         typer.echo(summary.answer())
     options.tell_unreadable(unreadable)
+
+
+def load_networks(
+    file: Path, steps: Sequence[int], model: "nn.Module | None", images: "Dataset[Tensor]"
+) -> "list[SpikingNetwork]":
+    """The networks of a file. The model, if given, must be theirs; one made with `--keep` has its end from there."""
+    import spikecal
+    from spikecal.graph.graph import describe
+    from spikecal.graph.lower import lower
+    from spikecal.graph.stages import with_joints
+
+    info = spikecal.inspect(file)
+    if model is None:
+        if info["head"]:
+            raise ConfigError(f"{file} was made with --keep and has no end of its own: give its network with --model")
+        return [spikecal.load(file, T=T) for T in steps]
+    graph = with_joints(lower(model, (images[0].expand(2, -1, -1, -1),), info.get("keep", ())))
+    networks = [spikecal.load(file, T=T, head=graph.head) for T in steps]
+    if describe(graph) != describe(networks[0].graph):
+        raise ConfigError(f"{file} was not made of this network: their operations differ")
+    return networks
 
 
 def show_steps(found: "Evaluation") -> None:

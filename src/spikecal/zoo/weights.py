@@ -30,6 +30,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """Names and tensors of a checkpoint, its wrappers taken off."""
     if not path.is_file():
         raise FileError(f"there is no weights file {path}")
+    if path.suffix == ".npz":
+        raise FileError(f"{path} holds arrays, not a checkpoint: give .safetensors, or torch's .pt or .pth")
     if path.suffix == ".safetensors":
         try:
             return _unprefixed(load_file(path))
