@@ -239,7 +239,8 @@ def test_the_embedded_network_is_the_default(capsys: pytest.CaptureFixture[str])
     code = main(["reproduce", "bn", "-T", "2", "--images", "16", "-o", "out"])
     out, err = capsys.readouterr()
     assert code == 0
-    assert "2 of 2 cells to measure, about " in err
+    assert "4 of 4 cells to measure, about " in err
+    assert "resnet20-nobn, no BN, demo; ANN " in out
     assert "resnet20, demo; ANN " in out
     assert "MMSE + ClipRound" in out
     assert "bn.md" in out

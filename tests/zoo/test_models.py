@@ -35,10 +35,11 @@ def test_parameter_counts_are_the_papers(name: str) -> None:
     assert model(torch.zeros(2, 3, *(card.size or (0, 0)))).shape == (2, len(card.classes))
 
 
-def test_embedded_weights_are_loaded_as_float32() -> None:
-    model, card = load_model("resnet20")
+@pytest.mark.parametrize("name", ["resnet20", "resnet20-nobn"])
+def test_embedded_weights_are_loaded_as_float32(name: str) -> None:
+    model, card = load_model(name)
     assert all(p.dtype == torch.float32 for p in model.parameters())
-    stored = read_weights(Path(str(sys.modules["spikecal"].__path__[0])) / "demo" / "resnet20.safetensors")
+    stored = read_weights(Path(str(sys.modules["spikecal"].__path__[0])) / "demo" / f"{name}.safetensors")
     assert torch.equal(model.state_dict()["blocks.4.conv1.weight"], stored["blocks.4.conv1.weight"].float())
     assert card.trained
 

@@ -79,7 +79,8 @@ def _imagenet_zoo() -> dict[str, Entry]:
     }
 
 
-EMBEDDED = {"resnet20": "resnet20.safetensors"}  # the trained weights this package carries
+# the trained weights this package carries
+EMBEDDED = {name: f"{name}.safetensors" for name in ("resnet20", "resnet20-nobn")}
 ZOO: dict[str, Entry] = {**_cifar_zoo(), **_imagenet_zoo()}
 
 
