@@ -22,7 +22,7 @@ from spikecal.zoo.models import load_model
 
 RESULT = Path(__file__).parent / "results" / "weights.json"
 CALIBRATION, ITERATIONS, STEPS = 768, 300, (4,)
-RATES = {"sgd": (1e-5, 1e-4, 1e-3), "adam": (1e-5, 1e-4, 1e-3)}
+RATES = {"sgd": (1e-5, 1e-4, 1e-3, 1e-2), "adam": (1e-5, 1e-4, 1e-3, 1e-2)}
 
 
 def main() -> None:
