@@ -22,7 +22,7 @@ def test_table_plot_and_numbers(
     lines = out.splitlines()
     rows = [line.split()[0] for line in lines if line.split() and line.split()[0] in ("ANN", "BASELINE", "LCP", "ACP")]
     assert rows[:4] == ["ANN", "BASELINE", "LCP", "ACP"]
-    assert "ACP is shortened here: its weights calibration has 2 iterations on 32 images" in out
+    assert "ACP is shortened here: its weights calibration has 2 iterations of Adam on 32 images" in out
     assert err == ""
 
     facts = json.loads((tmp_path / "out" / "demo.json").read_text())

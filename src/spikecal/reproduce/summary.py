@@ -214,10 +214,11 @@ def _of_size(plan: Plan) -> list[str]:
     said = []
     if missing := [T for T in table.T if T not in plan.T]:
         said.append(f"Not measured: T={', '.join(map(str, missing))}.")
+    few = ", by Adam at 1e-3, not SGD at 1e-5" if sizes.iterations < PAPER.iterations else ""
     if learned and (sizes.iterations, sizes.batch) != (PAPER.iterations, PAPER.batch):
         said.append(
-            f"Weights calibration: {sizes.iterations:,} iterations a layer of {sizes.batch} images; the paper has "
-            f"{PAPER.iterations:,}, its code {PAPER.batch} images an iteration."
+            f"Weights calibration: {sizes.iterations:,} iterations a layer of {sizes.batch} images"
+            f"{few}; the paper has {PAPER.iterations:,}, its code {PAPER.batch} images an iteration."
         )
     if learned and not table.own_images and sizes.weights < PAPER.weights:
         said.append(f"Weights calibration: out of {sizes.weights:,} images; the paper has {PAPER.weights:,}.")
