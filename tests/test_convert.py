@@ -1,5 +1,8 @@
 """Conversion as a user meets it: what images may be, what goes wrong and how it is said, what is recorded."""
 
+import copy
+from collections import OrderedDict
+
 import pytest
 import torch
 from networks import dyadic, dyadic_images, images, residual
@@ -120,6 +123,67 @@ def test_bad_images_are_refused_by_name() -> None:
         spikecal.convert(model, images(4, channels=4), T=4)
 
 
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("seed", "a"), ("seed", None), ("seed", 1.5), ("seed", 2**70), ("memory", "1G"), ("micro_batch", "a"),
+        ("micro_batch", -3), ("micro_batch", 0), ("micro_batch", 2.5), ("keep", [3]), ("keep", None),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_refused_by_name(argument: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=argument):
+        spikecal.convert(residual(), images(4), T=2, **{argument: value})  # type: ignore[arg-type]
+
+
+def test_a_batch_of_a_loader_is_images_and_labels() -> None:
+    x, labels = images(8), torch.arange(8)
+    assert same(spikecal.convert(residual(), [x, labels], T=2).snn, spikecal.convert(residual(), (x, labels), T=2).snn)
+
+
+def test_lists_of_signals_and_of_volumes() -> None:
+    line = nn.Sequential(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3)).eval()
+    cube = nn.Sequential(nn.Conv3d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3)).eval()
+    for model, x in ((line, torch.randn(6, 2, 8)), (cube, torch.randn(6, 2, 4, 4, 4))):
+        for given in (list(x), [x[:3], x[3:]], [(image, 1) for image in x], [(x, torch.zeros(6))]):
+            snn = spikecal.convert(model, given, T=2).snn
+            assert snn(x).shape == (6, 3)
+        found = spikecal.evaluate(snn, [(x, torch.zeros(6, dtype=torch.int64))])
+        assert found.images == 6
+
+
+def test_images_of_a_size_the_model_cannot_take_are_named() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 2)).eval()
+    with pytest.raises(DataError, match="10, 10"):
+        spikecal.convert(model, [images(1)[0], images(1, size=10)[0]] * 4, T=2)
+
+
+def test_networks_of_one_conversion_are_their_own() -> None:
+    result = spikecal.convert(residual(), images(8), T=[2, 4])
+    before = result.at(4)(images(8))
+    result.at(2).load_state_dict({name: torch.zeros_like(t) for name, t in result.at(2).state_dict().items()})
+    assert torch.equal(result.at(4)(images(8)), before)
+
+
+def test_layers_whose_names_differ_in_a_slash() -> None:
+    model = nn.Sequential()
+    model.add_module("a", nn.Sequential(OrderedDict(b=nn.Conv2d(3, 4, 1), c=nn.ReLU())))
+    model.add_module("a/b", nn.Conv2d(4, 4, 1))
+    snn = spikecal.convert(model.eval(), images(4), T=2).snn
+    assert len(snn.ops) == len(snn.graph.nodes)
+
+
+def test_steps_in_and_out_of_inference_mode() -> None:
+    snn = spikecal.convert(residual(), images(4), T=4).snn
+    with torch.inference_mode():
+        snn.step(images(4))
+    snn.step(images(4))
+
+
+def test_a_network_that_computes_nothing_is_refused() -> None:
+    with pytest.raises(ConversionError, match="computes nothing"):
+        spikecal.convert(nn.Identity(), images(4), T=2)
+
+
 def test_nan_in_the_weights_names_the_layer() -> None:
     model = residual()
     model.body.weight.data[0, 0, 0, 0] = float("nan")
@@ -230,6 +294,28 @@ def test_a_network_without_neurons_is_said_to_be_one(caplog: pytest.LogCaptureFi
     snn = spikecal.convert(model, x, T=2).snn
     assert "nothing in it will spike" in caplog.text
     assert torch.allclose(snn(x), model(x), atol=1e-5)
+
+
+def test_the_ann_is_compared_as_it_is_used_and_left_as_it_was() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.9)).eval()
+    model.append(nn.Linear(4 * 36, 3))
+    x = images(32)
+    labels = model(x).argmax(1)
+    snn = spikecal.convert(model, x, T=4).snn
+    model.train()
+    before = copy.deepcopy(model.state_dict())
+    assert spikecal.evaluate(snn, (x, labels), ann=model).ann == 1.0
+    assert model.training
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_labels_that_are_not_classes_are_refused() -> None:
+    snn = spikecal.convert(residual(), images(4), T=4).snn
+    for labels in (torch.zeros(4, 1, dtype=torch.int64), torch.zeros(4, 10)):
+        with pytest.raises(DataError, match="one class number an image"):
+            spikecal.evaluate(snn, [(images(4), labels)])
+    with pytest.raises(ConfigError, match="result.snn"):
+        spikecal.evaluate(residual(), (images(4), torch.zeros(4)))  # type: ignore[arg-type]
 
 
 def test_evaluate_counts_right_answers_after_every_step() -> None:

@@ -1,6 +1,7 @@
 """Pipelines: the presets are the paper's, and every setting can be changed from Python and from TOML."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ def test_toml_keeps_what_it_does_not_name(tmp_path: Path) -> None:
     path.write_text('preset = "LCP"\n[threshold]\ngrid = 50\n')
     assert Pipeline.from_toml(path) == dataclasses.replace(LCP, threshold=MMSE(per="channel", grid=50))
     path.write_text('preset = "lcp"\n[threshold]\nkind = "percentile"\n')
-    assert Pipeline.from_toml(path) == dataclasses.replace(LCP, threshold=Percentile())
+    assert Pipeline.from_toml(path) == dataclasses.replace(LCP, threshold=Percentile(per="channel"))
     path.write_text("")
     assert Pipeline.from_toml(path) == BASELINE
 
@@ -205,3 +206,21 @@ def test_changed_changes_one_kind_everywhere_and_nothing_else() -> None:
 def test_a_pipeline_cannot_be_changed_in_place() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         ACP.rounding = "floor"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Pipeline(sweeps=(Bias(),)),  # type: ignore[arg-type]
+        lambda: Pipeline(threshold="mmse"),  # type: ignore[arg-type]
+        lambda: Pipeline(threshold=Bias()),  # type: ignore[arg-type]
+        lambda: Bias(images=2.5),  # type: ignore[arg-type]
+        lambda: Bias(images="a"),  # type: ignore[arg-type]
+        lambda: MMSE(grid=1.5),  # type: ignore[arg-type]
+        lambda: Weights(batch=True),
+        lambda: Weights(lr=float("inf")),
+    ],
+)
+def test_settings_of_a_wrong_kind_are_refused_where_they_are_made(make: Callable[[], object]) -> None:
+    with pytest.raises(ConfigError):
+        make()

@@ -24,7 +24,7 @@ from spikecal.files import write_whole
 from spikecal.graph.graph import Graph, describe
 from spikecal.graph.lower import lower
 from spikecal.graph.ops import Spike
-from spikecal.graph.stages import with_joints
+from spikecal.graph.stages import partition, with_joints
 from spikecal.memory import free_memory
 from spikecal.pipeline import LCP, Pipeline, resolve
 from spikecal.snn.execute import CALL_FLOATS, Shapes, images_per_call, largest_value, shapes_of
@@ -114,16 +114,20 @@ def convert(
         raise ConversionError(
             type(model).__name__, "not a torch.nn.Module with Python code", "convert the module it was made from"
         )
-    if isinstance(keep, str):
-        keep = [keep]
+    keep = _checked_keep(keep)
+    _check_number("seed", seed, 0, 2**63)
+    _check_number("memory", memory, 0)
+    _check_number("micro_batch", micro_batch, 1)
     pipeline, steps, progress = resolve(pipeline), _steps(T), progress or Silent()
     device, dtype = _home(model)
     chosen = [
         tuple(x.to(device, dtype) for x in image)
-        for image in collect(images, pipeline.images, _number_of_inputs(model), seed)
+        for image in collect(images, pipeline.images, _number_of_inputs(model), seed, _image_dims(model))
     ]
     started = time.perf_counter()
     graph = with_joints(lower(model, _example(chosen), keep))
+    if not partition(graph):
+        raise ConversionError(type(model).__name__, "a network that computes nothing", "convert one that does")
     if not any(isinstance(node.op, Spike) for node in graph.nodes.values()):
         logger.warning("the network has no ReLU: nothing in it will spike")
     weights_channels_last(graph)
@@ -268,6 +272,21 @@ def _steps(T: int | Sequence[int]) -> list[int]:
     return sorted(set(steps))
 
 
+def _check_number(name: str, value: Any, least: int, below: int | None = None) -> None:
+    """Raise for what is no whole number of at least `least`; None is left to the default."""
+    if value is None and name != "seed":
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < least or (below is not None and value >= below):
+        raise ConfigError(f"{name} is a whole number from {least} on, not {value!r}")
+
+
+def _checked_keep(keep: Any) -> Sequence[str]:
+    names = [keep] if isinstance(keep, str) else keep
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"keep is a list of names of submodules, not {keep!r}")
+    return names
+
+
 def _home(model: nn.Module) -> tuple[torch.device, torch.dtype]:
     """Where and in what precision to work: the model's own, but never below float32."""
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
@@ -284,8 +303,15 @@ def _number_of_inputs(model: nn.Module) -> int:
     return max(1, sum(p.kind in kinds and p.default is inspect.Parameter.empty for p in parameters))
 
 
+def _image_dims(model: nn.Module) -> int | None:
+    """Dimensions of one image: a convolution for 2-D images takes channels and two more; None if there is none."""
+    kinds = {nn.Conv1d: 2, nn.Conv2d: 3, nn.Conv3d: 4}
+    found = (dims for module in model.modules() for kind, dims in kinds.items() if isinstance(module, kind))
+    return next(found, None)
+
+
 def _example(images: list[Inputs]) -> Inputs:
     """Two images to trace with (one twice, if there is but one or the second has another size)."""
     first = images[0]
-    second = images[1] if len(images) > 1 and images[1][0].shape == first[0].shape else first
+    second = images[1] if len(images) > 1 and [x.shape for x in images[1]] == [x.shape for x in first] else first
     return tuple(torch.cat(pair) for pair in zip(first, second, strict=True))

@@ -33,6 +33,10 @@ class Pipeline:
     def __post_init__(self) -> None:
         if self.rounding not in ROUNDINGS:
             raise ConfigError(f"rounding is one of {', '.join(ROUNDINGS)}, not {self.rounding!r}")
+        if not isinstance(self.threshold, Threshold):
+            raise ConfigError(f"a threshold is MaxAct(), Percentile() or MMSE(), not {self.threshold!r}")
+        if not _are_sweeps(self.sweeps):
+            raise ConfigError(f"sweeps are tuples of calibrators in a tuple, such as ((Bias(),),), not {self.sweeps!r}")
 
     @property
     def quantiser(self) -> Quantiser:
@@ -86,6 +90,12 @@ class Pipeline:
         return dataclasses.replace(self, sweeps=sweeps)
 
 
+def _are_sweeps(sweeps: Any) -> bool:
+    return isinstance(sweeps, tuple) and all(
+        isinstance(sweep, tuple) and all(isinstance(c, Calibrator) for c in sweep) for sweep in sweeps
+    )
+
+
 def _plain(part: Threshold | Calibrator, kinds: dict[str, Any]) -> dict[str, Any]:
     kind = next(name for name, cls in kinds.items() if type(part) is cls)
     return {"kind": kind, **dataclasses.asdict(part)}
@@ -102,7 +112,8 @@ def _build(settings: Any, kinds: dict[str, Any], what: str, base: Any = None) ->
         cls = kinds[name]
     else:
         raise ConfigError(f"there is no {what} {name!r}; there are {', '.join(kinds)}")
-    kept = dataclasses.asdict(base) if type(base) is cls else {}
+    names = {field.name for field in dataclasses.fields(cls)}
+    kept = {} if base is None else {key: value for key, value in dataclasses.asdict(base).items() if key in names}
     check_types(cls, settings, what, name or "")
     return cls(**{**kept, **settings})
 

@@ -1,6 +1,7 @@
 """Plain data into frozen settings, for pipelines and recipes alike: unknown names and wrong types are refused."""
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -40,4 +41,4 @@ def _fits(value: Any, wanted: Any) -> bool:
     if wanted is bool or isinstance(value, bool):
         return wanted is bool and isinstance(value, bool)
     accepted = {int: (int,), float: (int, float)}.get(wanted, (str,))
-    return isinstance(value, accepted)
+    return isinstance(value, accepted) and not (isinstance(value, float) and not math.isfinite(value))

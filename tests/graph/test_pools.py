@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import spikecal
 from spikecal.errors import ConversionError, DataError
 from spikecal.graph.lower import lower
 from spikecal.graph.ops import AdaptiveAvgPool, Cat, MaxPool, Spike
@@ -43,6 +44,28 @@ def pools(graph):
 )  # fmt: skip
 def test_pool(agree, function):
     agree(Function(function), (3, 8, 8), (3, 9, 6))
+
+
+def test_a_pool_across_channels_that_are_not_the_first_dimension():
+    """Its neurons have thresholds of their own along what is pooled: spikes of a window differ in height."""
+
+    class Features(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.pooled, self.all = nn.Linear(6, 8), nn.Linear(20, 3), nn.Linear(40, 3)
+            self.layer.weight.data *= torch.logspace(-1, 1, 8)[:, None]
+
+        def forward(self, x):
+            y = F.relu(self.layer(x))
+            return self.pooled(F.max_pool1d(y, 2).flatten(1)) + self.all(y.flatten(1))
+
+    torch.manual_seed(0)
+    model, x = Features().requires_grad_(False), torch.randn(32, 5, 6)
+    snn = spikecal.convert(model, x, T=256, pipeline="baseline").snn
+    assert (snn(x) - model(x)).norm() < 0.02 * model(x).norm()
+    for _ in range(256):
+        last = snn.step(x)
+    assert torch.allclose(last, snn(x), atol=1e-3)
 
 
 @pytest.mark.parametrize("layer", [nn.AvgPool1d(2), nn.AdaptiveAvgPool1d(3), nn.MaxPool1d(3, 2, 1)])

@@ -1,5 +1,6 @@
 """Files: read back by a new process, refused when damaged or hostile."""
 
+import copy
 import json
 import random
 import struct
@@ -15,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import spikecal
-from spikecal import FileError
+from spikecal import DataError, FileError
 from spikecal.snn.file import _checksum
 
 
@@ -202,6 +203,13 @@ HOSTILE = {
         n["config"].update(channel=9) for n in spec["nodes"] if n["op"] == "Spike"
     ],
     "output from nowhere": lambda spec, header: spec.update(output="nowhere"),
+    "output of three": lambda spec, header: spec.update(output={"dict": [["a", "fc.joint", 3]]}),
+    "output called a list": lambda spec, header: spec.update(output={"dict": [[[1], "fc.joint"]]}),
+    "T with a zero in front": lambda spec, header: spec["parameters"].update({"08": spec["parameters"].pop("8")}),
+    "true for a format": lambda spec, header: spec.update(format=True),
+    "true for a clip": lambda spec, header: [
+        n["config"].update(clip=True) for n in spec["nodes"] if n["op"] == "Spike"
+    ],
     "list for a graph": lambda spec, header: spec.update(nodes={"a": 1}),
 }
 
@@ -215,6 +223,46 @@ def test_a_hostile_header_is_refused(path: Path, name: str) -> None:
 
 def test_signing_again_is_not_what_is_refused(path: Path) -> None:
     assert spikecal.load(hostile(path, lambda spec, header: None)).T == 8
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1.0])
+def test_thresholds_that_are_none_are_refused(result: spikecal.Result, tmp_path: Path, value: float) -> None:
+    snn = copy.deepcopy(result.snn)
+    next(op for op in snn.ops.values() if hasattr(op, "theta")).theta.data[0] = value
+    snn.save(tmp_path / "bad.snn")
+    with pytest.raises(FileError, match="threshold|theta"):
+        spikecal.load(tmp_path / "bad.snn")
+
+
+def test_thresholds_for_other_channels_are_a_clear_line(result: spikecal.Result, tmp_path: Path) -> None:
+    snn = copy.deepcopy(result.snn)
+    op = next(op for op in snn.ops.values() if hasattr(op, "theta"))
+    op.theta = nn.Parameter(torch.ones(3))
+    snn.save(tmp_path / "bad.snn")
+    loaded = spikecal.load(tmp_path / "bad.snn")
+    with pytest.raises(DataError, match="3 numbers for theta"):
+        loaded(images(2))
+
+
+def test_what_a_file_says_of_itself_does_not_hide_what_it_is(path: Path) -> None:
+    lying = hostile(path, lambda spec, header: spec["info"].update(T="abc", parameter_bytes=3, bytes="q"))
+    found = spikecal.inspect(lying)
+    assert (found["T"], found["bytes"]) == ([4, 8], lying.stat().st_size)
+
+
+def test_outputs_with_names_that_cannot_be_stored(tmp_path: Path) -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = residual()
+
+        def forward(self, x: Tensor) -> dict[Any, Tensor]:
+            return {("p", 2): self.body(x)}
+
+    made = spikecal.convert(Named().eval(), images(4), T=2)
+    with pytest.raises(FileError, match="'p', 2"):
+        made.save(tmp_path / "named.snn")
+    assert not list(tmp_path.iterdir())
 
 
 def test_foreign_files_get_one_clear_line(tmp_path: Path) -> None:

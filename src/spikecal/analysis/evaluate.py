@@ -1,6 +1,7 @@
 """What one run over some images tells: accuracy after every step, agreement with the ANN, firing rates, energy."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from spikecal.calibration.images import is_list_of_batches
 from spikecal.calibration.sweep import Progress
 from spikecal.errors import ConfigError, DataError
 from spikecal.graph.graph import Graph
-from spikecal.graph.ops import Joint
+from spikecal.graph.ops import Conv, Joint
 from spikecal.snn.network import SpikingNetwork
 
 BATCH = 250
@@ -75,13 +76,15 @@ def evaluate(
 
     With `ann`, the network it was made of, the answers are also compared with its own, and labels are not needed.
     """
+    if not isinstance(snn, SpikingNetwork):
+        raise ConfigError(f"evaluate takes a spiking network, such as result.snn, not {type(snn).__name__}")
     images, right, agreed, ann_right = 0, _zeros(snn), _zeros(snn), 0
     spikes, neurons = dict[str, int](), dict[str, int]()
     meter = EnergyMeter(snn.graph, snn.T)
     home = next(snn.parameters())
     answers = None if ann is None else answering(ann)
     labelled = True
-    for x, labels in batches(data, progress):
+    for x, labels in batches(data, progress, _image_dims(snn.graph)):
         if labels is None and answers is None:
             raise DataError("evaluation needs labels: batches of (images, labels); or the ANN to compare with")
         x = x.to(home.device, home.dtype)
@@ -113,11 +116,19 @@ def evaluate(
     )
 
 
+def _image_dims(graph: Graph) -> int | None:
+    """Dimensions of one image, as far as a convolution tells."""
+    weights = (node.op.tensors()["weight"] for node in graph.nodes.values() if isinstance(node.op, Conv))
+    return next((weight.ndim - 1 for weight in weights), None)
+
+
 def _zeros(snn: SpikingNetwork) -> Tensor:
     return torch.zeros(snn.T, dtype=torch.int64)
 
 
 def _checked(labels: Tensor, classes: int) -> Tensor:
+    if labels.ndim != 1 or labels.is_floating_point():
+        raise DataError(f"labels are one class number an image, not {labels.dtype} of shape {list(labels.shape)}")
     if (labels >= classes).any():
         raise DataError(f"there is a label {int(labels.max())}, and the network has {classes} classes")
     return labels.cpu()
@@ -135,12 +146,26 @@ def answering(ann: nn.Module | Graph) -> Callable[[Tensor], Tensor]:
 
     @torch.no_grad()
     def answers(x: Tensor) -> Tensor:
-        outputs = run(x.to(like.device, like.dtype))
+        with in_eval_mode(ann):
+            outputs = run(x.to(like.device, like.dtype))
         if not isinstance(outputs, Tensor) or outputs.ndim != 2:
             raise DataError("accuracy needs a network with one output of classes")
         return outputs.argmax(-1).cpu()
 
     return answers
+
+
+@contextmanager
+def in_eval_mode(model: nn.Module | Graph) -> Iterator[None]:
+    """The model as it is used, not as it is trained; afterwards it is as it was."""
+    training = [module for module in model.modules() if module.training] if isinstance(model, nn.Module) else []
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def original(snn: SpikingNetwork) -> Graph | None:
@@ -177,8 +202,11 @@ def labelled_batches(data: Any, progress: Progress | None) -> Iterator[tuple[Ten
         yield images, labels
 
 
-def batches(data: Any, progress: Progress | None) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Batches of images, and their labels where there are some, out of tensors, a dataset or a loader."""
+def batches(data: Any, progress: Progress | None, dims: int | None = None) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Batches of images, and their labels where there are some, out of tensors, a dataset or a loader.
+
+    `dims` are the dimensions of one image, where they are known: they tell a list of batches from one of images.
+    """
     if isinstance(data, Tensor):
         found: Iterable[Any] = data.split(BATCH)
         count = -(-len(data) // BATCH)
@@ -188,7 +216,7 @@ def batches(data: Any, progress: Progress | None) -> Iterator[tuple[Tensor, Tens
             raise DataError(f"there are {len(images)} images and {len(labels)} labels")
         found = zip(images.split(BATCH), labels.split(BATCH), strict=True)
         count = -(-len(images) // BATCH)
-    elif hasattr(data, "__getitem__") and hasattr(data, "__len__") and not is_list_of_batches(data):
+    elif hasattr(data, "__getitem__") and hasattr(data, "__len__") and not is_list_of_batches(data, dims):
         found = loader = torch.utils.data.DataLoader(data, batch_size=BATCH)
         count = len(loader)
     elif isinstance(data, Iterable):

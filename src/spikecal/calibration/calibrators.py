@@ -10,6 +10,7 @@ from spikecal.calibration.view import StageView
 from spikecal.errors import ConfigError
 from spikecal.graph.ops import Spike, along
 from spikecal.graph.stages import Stage
+from spikecal.settings import check_types
 from spikecal.snn.execute import Shapes
 
 
@@ -31,6 +32,7 @@ class Calibrator:
     guarded: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        check_types(type(self), vars(self), f"{self.label} calibration")
         if self.images < 1:
             raise ConfigError(f"{self.label} calibration needs at least one image, not {self.images}")
 

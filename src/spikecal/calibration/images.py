@@ -11,8 +11,8 @@ from spikecal.errors import DataError
 Inputs = tuple[Tensor, ...]  # one batch: a tensor for each of the network's inputs
 
 
-def collect(images: Any, count: int, inputs: int, seed: int) -> list[Inputs]:
-    """Up to `count` images as single-image batches, in seeded order.
+def collect(images: Any, count: int, inputs: int, seed: int, dims: int | None = None) -> list[Inputs]:
+    """Up to `count` images of `dims` dimensions as single-image batches, in seeded order.
 
     A tensor, a tuple of tensors (one an input, labels after them) or an indexable dataset is sampled as a whole; of an
     iterable (a loader, a list of batches) the first `count` are read. Items may be images, or sequences that begin
@@ -21,9 +21,11 @@ def collect(images: Any, count: int, inputs: int, seed: int) -> list[Inputs]:
     generator = torch.Generator().manual_seed(seed)
     if isinstance(images, Tensor):
         images = (images,)
+    if _is_loaders_batch(images, inputs):
+        images = tuple(images)
     if isinstance(images, tuple) and images and all(isinstance(x, Tensor) for x in images):
         return _from_tensors(images[:inputs], count, inputs, generator)
-    if hasattr(images, "__getitem__") and hasattr(images, "__len__") and not is_list_of_batches(images):
+    if hasattr(images, "__getitem__") and hasattr(images, "__len__") and not is_list_of_batches(images, dims):
         chosen = torch.randperm(len(images), generator=generator)[:count].tolist()
         found = [_inputs(images[i], inputs, single=True) for i in chosen]
     elif isinstance(images, Iterable):
@@ -34,12 +36,22 @@ def collect(images: Any, count: int, inputs: int, seed: int) -> list[Inputs]:
     return _checked(found)
 
 
-def is_list_of_batches(items: Any) -> bool:
-    """Whether a list holds batches, [N, C, H, W] or [N, F], and not single images [C, H, W] or features [F]."""
+def _is_loaders_batch(items: Any, inputs: int) -> bool:
+    """Whether a list is what a loader yields: the network's inputs, and labels after them."""
+    if not (isinstance(items, list) and len(items) > inputs and all(isinstance(x, Tensor) for x in items)):
+        return False
+    return not items[inputs].is_floating_point() and all(x.is_floating_point() for x in items[:inputs])
+
+
+def is_list_of_batches(items: Any, dims: int | None = None) -> bool:
+    """Whether a list holds batches and not single images; `dims` are those of an image, where the network tells.
+
+    Where it does not, [N, C, H, W] and [N, F] are batches, [C, H, W] and [F] are not.
+    """
     if not isinstance(items, list) or not items:
         return False
     first = items[0][0] if isinstance(items[0], (tuple, list)) and items[0] else items[0]
-    return isinstance(first, Tensor) and first.ndim in (2, 4)
+    return isinstance(first, Tensor) and (first.ndim in (2, 4) if dims is None else first.ndim == dims + 1)
 
 
 def batches(images: Sequence[Inputs], size: int, marks: Iterable[int]) -> list[Inputs]:
@@ -93,6 +105,8 @@ def _checked(images: list[Inputs]) -> list[Inputs]:
         raise DataError("there are no calibration images: the tensor, dataset or loader is empty")
     for i, image in enumerate(images):
         for x in image:
+            if x.is_meta:
+                raise DataError("calibration images are on the meta device, which has no data")
             if not x.is_floating_point():
                 raise DataError(f"calibration images are {x.dtype}: convert to float and normalise as in training")
             if not torch.isfinite(x).all():

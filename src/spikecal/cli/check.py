@@ -31,7 +31,7 @@ def check(
     json: options.Json = False,
 ) -> None:
     """Show what converts, what is refused and why, memory and time; or what a file holds."""
-    if model.endswith(".snn"):
+    if model.endswith(".snn") or (":" not in model and Path(model).is_file()):
         _check_file(Path(model), json)
     else:
         _check_model(model, input_size, tuple(keep or ()), steps, pipeline, json)

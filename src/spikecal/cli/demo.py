@@ -26,7 +26,7 @@ QUICK_IMAGES, QUICK_STEPS = 200, (4, 8)
 
 def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="For the plot and the numbers.")] = Path("spikecal-demo"),
-    quick: Annotated[bool, typer.Option("--quick", help="T = 4 and 8 on 200 images: a minute at most.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="T = 4 and 8 on 200 images: about a minute.")] = False,
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:

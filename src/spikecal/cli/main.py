@@ -1,5 +1,6 @@
 """The command `spikecal`: its verbs, and what every one of them does with an error."""
 
+import re
 import sys
 from typing import Annotated
 
@@ -73,6 +74,8 @@ def _one_line(error: SpikecalError) -> str:
 
 
 def _fail(message: str) -> int:
+    # Hints are written for Python; here the way out is a flag.
+    message = re.sub(r"keep=\[(?:\.\.\., )?'([^']+)'\]", r"--keep \1", message)
     typer.echo(f"error: {' '.join(message.split())}", err=True)
     return BAD_CALL
 

@@ -35,7 +35,7 @@ DataRoot = Annotated[
     typer.Option(metavar="DIR", help="Where the known sets are. (default $SPIKECAL_DATA or ~/.cache/spikecal)"),
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="Images that cannot be read are an error.")]
-Seed = Annotated[int, typer.Option(min=0, metavar="N", help="The same seed gives the same bits.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, metavar="N", help="The same seed gives the same bits.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on standard output and nothing else.")]
 Rounding = Literal["floor", "bias", "potential"]
 Threshold = Literal["maxact", "percentile", "mmse"]

@@ -59,7 +59,7 @@ class Builder:
             raise Refusal("an activation after a part that is kept analog")
         for name, tensor in op.tensors().items():
             if not torch.isfinite(tensor).all():
-                raise Refusal(f"NaN or infinite values in its {name}", "repair the model's weights")
+                raise Refusal(f"NaN or infinite values in its {name}", "repair the model's weights", analog=False)
         references = [self._refs[name] for name in refs]
         shape = self._shape_of(op, inputs, references)
         if shape[:1] != inputs[0].shape[:1]:

@@ -102,8 +102,10 @@ def batch_norm(
     bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Ref:  # fmt: skip
     """`(x - mean) / sqrt(var + eps) * weight + bias` as one affine map per channel."""
-    if training or running_mean is None or running_var is None:
+    if running_mean is None or running_var is None:
         raise Refusal("a batch norm that has no running statistics: its output depends on the batch", NO_STATISTICS)
+    if training:
+        raise Refusal("a batch norm that is training: its output depends on the batch", "put it in eval mode")
     if not all(isinstance(t, Tensor) for t in (running_mean, running_var)):
         raise Refusal("a batch norm whose statistics depend on the input", NO_STATISTICS)
     scale = (running_var.double() + eps).rsqrt()

@@ -9,9 +9,9 @@ from torch.nn.modules import padding as paddings
 
 from spikecal.graph.build import Builder, handles, numbers
 from spikecal.graph.ops import Cat, Flatten, Pad, Permute, Reshape, Slice
+from spikecal.graph.ops_shape import WHOLE
 from spikecal.graph.values import Dim, Ref, Refusal, example_size
 
-WHOLE = ("slice", None, None, None)
 MAX_RUNS = 64  # slices that one selection of channels may become
 BATCH_HINT = "keep dimension 0 the batch, written as x.size(0), x.shape[0] or -1"
 

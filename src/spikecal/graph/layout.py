@@ -23,10 +23,10 @@ from spikecal.graph.ops import (
     Spike,
     Upsample,
 )  # fmt: skip
+from spikecal.graph.ops_shape import WHOLE
 from spikecal.graph.values import Ref
 
 Sources = list[int | None]  # for each dimension of the result, the dimension of the first input that it is
-WHOLE = ("slice", None, None, None)
 
 
 def layout(name: str, op: Op, inputs: Sequence[Ref], references: Sequence[Ref], shape: tuple[int, ...]) -> Ref:

@@ -62,7 +62,7 @@ def lower(model: nn.Module, example: tuple[Tensor, ...], keep: Sequence[str] = (
             raise ConversionError(
                 type(working.original).__name__,
                 f"the lowered network differs from the model on the example (relative error {error:.2g})",
-                "report this with the model: it does something that was understood wrongly",
+                "look for hooks that change values and for random numbers in its code; else report it with the model",
             )
         logger.warning("rounding alone changes the outputs of this network by %.2g, relatively", error)
     return graph
@@ -238,7 +238,7 @@ class Lowering:
         read = {ref.name for ref in find(Ref, list(self.reads[node].values()))}
         if not read.isdisjoint(self.builder.kept):
             hint = f"kept parts must be at the end of the network: list it too, keep=[..., {site!r}], or keep less"
-        elif node.op != "output":
+        elif node.op != "output" and refusal.analog:
             hint += f"; at the end of the network it can stay analog: keep=[{site!r}]"
         return ConversionError(site, _with_name(refusal.found, called), hint)
 

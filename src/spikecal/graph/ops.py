@@ -77,7 +77,7 @@ class Spike(Op):
         require(is_channel(self.channel), "channels are never the batch")
         require(type(self.ndim) is int and 2 <= self.ndim <= 16, "a layer of neurons has 2 to 16 dimensions")
         require(self.channel < self.ndim, "channels are one of a layer's dimensions")
-        require(self.clip is None or (isinstance(self.clip, (int, float)) and self.clip > 0), "a clip is positive")
+        require(self.clip is None or (type(self.clip) in (int, float) and self.clip > 0), "a clip is positive")
 
     def height(self, ndim: int) -> Tensor:
         """The threshold, which is also the height of a spike, to broadcast against `ndim` dimensions."""

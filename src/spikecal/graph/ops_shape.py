@@ -43,6 +43,9 @@ class Pad(Op):
         return F.pad(x, pad, self.mode, self.value if self.mode == "constant" else None)
 
 
+WHOLE = ("slice", None, None, None)  # all of a dimension
+
+
 class Slice(Op):
     """Basic indexing. An item is an int, None (a new dimension) or `("slice", start, stop, step)`."""
 
@@ -59,8 +62,7 @@ class Slice(Op):
             require(isinstance(item, tuple) and len(item) == 4 and item[0] == "slice", f"{item!r} is no index")
             items.append(("slice", *(None if s is None else check_size(s, 64) for s in item[1:])))
         self.index = tuple(items)
-        whole = ("slice", None, None, None)
-        require(len(items) == 0 or items[0] == whole, "an index must leave the batch alone")
+        require(len(items) == 0 or items[0] == WHOLE, "an index must leave the batch alone")
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
         index = tuple(

@@ -23,9 +23,9 @@ from spikecal.graph.ops import (
     Spike,
     Upsample,
 )  # fmt: skip
+from spikecal.graph.ops_shape import WHOLE
 
 Pass = Callable[[Graph], None]
-WHOLE = ("slice", None, None, None)
 
 
 def run_passes(graph: Graph) -> Graph:
@@ -188,7 +188,8 @@ def mark_spike_pools(graph: Graph) -> None:
             or (isinstance(node.op, Cat) and node.op.dim == 1)
             or (isinstance(node.op, Slice) and all(isinstance(item, tuple) for item in node.op.index))
         )  # a new dimension would make channels something else, and spikes of a channel have one height
-        if isinstance(node.op, Spike) or (passes_on and spikes.issuperset(node.inputs)):
+        fires = isinstance(node.op, Spike) and node.op.channel == 1  # where a pool looks for that height
+        if fires or (passes_on and spikes.issuperset(node.inputs)):
             spikes.add(node.name)
             if isinstance(node.op, MaxPool):
                 node.op.of = "spikes"

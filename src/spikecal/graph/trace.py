@@ -265,11 +265,10 @@ def _not_traceable(error: Exception, layer: str, model: nn.Module, example: Sequ
         return DataError(f"the model cannot run on the example inputs: {type(own).__name__}: {_first_line(own)}")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_user_code(f.filename)]
     line = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno} `{frames[-1].line}`" if frames else ""
-    return Untraceable(
-        layer,
-        f"Python code that torch.fx cannot trace{line} ({_first_line(error)})",
-        f"make that code independent of data and sizes, or, at the end of the network, list it: keep=[{layer!r}]",
-    )
+    hint = "make that code independent of data and sizes"
+    if layer in dict(model.named_modules()):  # and not the model itself
+        hint += f", or, at the end of the network, list it: keep=[{layer!r}]"
+    return Untraceable(layer, f"Python code that torch.fx cannot trace{line} ({_first_line(error)})", hint)
 
 
 def _in_assert(frame: FrameType) -> bool:

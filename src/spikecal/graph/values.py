@@ -12,11 +12,14 @@ from spikecal.graph.sizes import OPERATORS, Size
 
 
 class Refusal(Exception):
-    """Something that cannot be lowered; `hint` is the way out, where there is a better one than the usual."""
+    """Something that cannot be lowered; `hint` is the way out, where there is a better one than the usual.
 
-    def __init__(self, found: str, hint: str | None = None, is_reported: bool = False) -> None:
+    `analog`: whether it would do as the analog end of a network.
+    """
+
+    def __init__(self, found: str, hint: str | None = None, is_reported: bool = False, analog: bool = True) -> None:
         super().__init__(found)
-        self.found, self.hint, self.is_reported = found, hint, is_reported
+        self.found, self.hint, self.is_reported, self.analog = found, hint, is_reported, analog
 
 
 @dataclass(frozen=True)

@@ -82,9 +82,13 @@ def last_uses(stages: list[Stage], keep: Iterable[str] = ()) -> list[list[str]]:
 def shapes_of(graph: Graph, inputs: Sequence[Tensor]) -> dict[str, torch.Size]:
     """Shape of every value for inputs of these sizes, from a pass of the ANN over one image."""
     values = {name: x[:1] for name, x in zip(graph.inputs(), inputs, strict=True)}
-    for node in graph.nodes.values():
-        if not isinstance(node.op, Input):
-            values[node.name] = apply_node(node, values)
+    try:
+        for node in graph.nodes.values():
+            if not isinstance(node.op, Input):
+                values[node.name] = apply_node(node, values)
+    except (RuntimeError, ValueError, IndexError) as error:
+        shapes = ", ".join(str(list(x.shape)) for x in inputs)
+        raise DataError(f"the network cannot run on inputs of shape {shapes}: {error}") from error
     return {name: value.shape for name, value in values.items()}
 
 

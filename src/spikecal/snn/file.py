@@ -20,13 +20,14 @@ from torch import Tensor, nn
 from spikecal.errors import FileError
 from spikecal.files import write_whole
 from spikecal.graph.graph import Graph, Node
-from spikecal.graph.ops import OPS, Input, Joint, Spike
+from spikecal.graph.ops import OPS, Input, Joint, Op, Spike
 from spikecal.snn.network import SpikingNetwork
 
 FORMAT = 1
 MAX_HEADER = 64 * 2**20
 MAX_NODES = 100_000
 MAX_NESTING = 16
+KEYS = (str, int, float)  # what outputs in a dict may be called
 DTYPES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 
 
@@ -83,6 +84,9 @@ def _node_to_json(node: Node) -> dict[str, Any]:
 
 def _structure_to_json(structure: Any) -> Any:
     if isinstance(structure, dict):
+        for key in structure:
+            if not isinstance(key, KEYS):
+                raise FileError(f"an output called {key!r} cannot be stored: use strings or numbers for its names")
         return {"dict": [[key, _structure_to_json(part)] for key, part in structure.items()]}
     if isinstance(structure, (list, tuple)):
         kind = "list" if isinstance(structure, list) else "tuple"
@@ -176,7 +180,11 @@ class Reader:
     def _read(self, header: dict[str, Any]) -> None:
         checksum, _, spec = header["__metadata__"]["spikecal"].partition(" ")
         self.spec = json.loads(spec)
-        if not isinstance(self.spec, dict) or self.spec.get("format") != FORMAT:
+        if (
+            not isinstance(self.spec, dict)
+            or type(self.spec.get("format")) is not int
+            or (self.spec["format"] != FORMAT)
+        ):
             self._fail(f"has format {str(self.spec.get('format'))[:20] if isinstance(self.spec, dict) else '?'}; "
                        f"this version of spikecal reads format {FORMAT}")  # fmt: skip
         self.graph_spec()  # builds nothing yet; raises where the graph makes no sense
@@ -223,7 +231,7 @@ class Reader:
         if not isinstance(parameters, dict) or not parameters:
             self._fail("holds no parameters")
         for T, table in parameters.items():
-            if not (T.isascii() and T.isdigit() and 0 < int(T) < 2**20 and isinstance(table, dict)):
+            if not (T.isascii() and T.isdigit() and T[0] != "0" and int(T) < 2**20 and isinstance(table, dict)):
                 self._fail(f"has parameters for a bad number of steps {T[:20]!r}")
             for slot, key in table.items():
                 name, _, tensor = slot.rpartition(":")
@@ -242,6 +250,8 @@ class Reader:
         if kind not in ("dict", "list", "tuple") or not isinstance(parts, list):
             self._fail("has a bad output structure")
         for part in parts:
+            if kind == "dict" and not (isinstance(part, list) and len(part) == 2 and isinstance(part[0], KEYS)):
+                self._fail("has a bad output structure")
             yield from self._leaves(part[1] if kind == "dict" else part, depth + 1)
 
     def graph(self, T: int, head: nn.Module | None) -> Graph:
@@ -253,8 +263,7 @@ class Reader:
                 names = {t: table.get(f"{entry['name']}:{t}") for t in op.TENSORS}
                 tensors = {t: self.tensors[key] for t, key in names.items() if key is not None}
                 made = op(**entry["config"], **tensors)
-                if isinstance(made, Spike) and made.theta is None:
-                    raise ValueError(f"neurons {entry['name']} have no threshold")
+                _check_tensors(entry["name"], made)
                 graph.add(Node(entry["name"], made, tuple(entry["inputs"]), tuple(entry["shapes"])))
             if not any(isinstance(n.op, (Spike, Joint)) for n in graph.nodes.values()):
                 raise ValueError("it has no stage")
@@ -264,6 +273,18 @@ class Reader:
         except (ValueError, TypeError, AttributeError) as error:
             raise FileError(f"{self.path} is not a whole spikecal network: {error}") from error
         return graph
+
+
+def _check_tensors(name: str, op: Op) -> None:
+    """Raise for parameters that nothing could have been calibrated to."""
+    for kind, tensor in op.tensors().items():
+        if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
+            raise ValueError(f"{kind} of {name} has values that are not finite numbers")
+    if isinstance(op, Spike):
+        if op.theta is None:
+            raise ValueError(f"neurons {name} have no threshold")
+        if op.theta.ndim != 1 or not len(op.theta) or not bool(torch.gt(op.theta, 0).all()):
+            raise ValueError(f"the thresholds of {name} are not positive numbers, one a layer or one a channel")
 
 
 def _structure_from_json(structure: Any) -> Any:
@@ -285,7 +306,7 @@ def load(path: str | Path, T: int | None = None, head: nn.Module | None = None) 
     steps = reader.steps()
     if T is None:
         T = steps[-1]
-    if T not in steps:
+    if type(T) is not int or T not in steps:
         raise FileError(f"{path} has no network for T={T!r}; it has T={', '.join(map(str, steps))}")
     if reader.spec["head"] and head is None:
         raise FileError(f"{path} holds a spiking body without its analog head: load it with head=module")
@@ -317,6 +338,7 @@ def inspect(path: str | Path) -> dict[str, Any]:
             if not (shared and T != next(iter(tables))):
                 group[kind] = group.get(kind, 0) + reader.bytes[slot]
     return {
+        **reader.spec["info"],
         "path": str(path),
         "bytes": reader.path.stat().st_size,
         "T": reader.steps(),
@@ -324,5 +346,4 @@ def inspect(path: str | Path) -> dict[str, Any]:
         "operations": sorted({entry["op"] for entry in reader.spec["nodes"]}),
         "head": reader.spec["head"],
         "parameter_bytes": sets,
-        **reader.spec["info"],
     }

@@ -1,6 +1,6 @@
 """The spiking network: an ordinary nn.Module, run layerwise (all steps of a stage at once) or stepwise."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from spikecal.errors import DataError
 from spikecal.graph.graph import Graph, Node
-from spikecal.graph.ops import ChannelAffine, Conv, Spike, frozen
+from spikecal.graph.ops import ChannelAffine, Conv, Joint, Spike, frozen
 from spikecal.graph.passes import fold_affine, fold_scale_forward
-from spikecal.graph.stages import partition, with_joints
+from spikecal.graph.stages import Stage, partition, with_joints
 from spikecal.snn.execute import Memory, current, emit, images_per_call, last_uses, shapes_of
 
 
@@ -31,7 +31,9 @@ class SpikingNetwork(nn.Module):
         super().__init__()
         self.graph, self.T, self.stages = graph, T, partition(graph)
         # The slash in front keeps a layer called "values" apart from the dictionary's own attributes.
-        self.ops = nn.ModuleDict({"/" + name.replace(".", "/"): node.op for name, node in graph.nodes.items()})
+        self.ops = nn.ModuleDict(
+            {"/" + name.replace("/", "//").replace(".", "/"): node.op for name, node in graph.nodes.items()}
+        )
         self.head = graph.head
         self.info: dict[str, Any] = {}
         self._freed = last_uses(self.stages)
@@ -95,6 +97,7 @@ class SpikingNetwork(nn.Module):
         self._step = 0
         self._step_shapes: list[torch.Size] = []
 
+    @torch.inference_mode(False)  # what is remembered must also be of use outside of it
     @torch.no_grad()
     def step(self, *inputs: Tensor) -> Any:
         """One step in constant memory; returns the output so far, the mean over the steps since `reset`."""
@@ -132,11 +135,10 @@ class SpikingNetwork(nn.Module):
     def _shapes_for(self, inputs: tuple[Tensor, ...]) -> dict[str, torch.Size]:
         key = tuple(x.shape[1:] for x in inputs)
         if key not in self._shapes:
-            try:
-                self._shapes[key] = shapes_of(self.graph, inputs)
-            except (RuntimeError, ValueError, IndexError) as error:
-                shapes = ", ".join(str(list(x.shape)) for x in inputs)
-                raise DataError(f"the network cannot run on inputs of shape {shapes}: {error}") from error
+            shapes = shapes_of(self.graph, inputs)
+            for stage in self.stages:
+                _check_channels(stage, shapes[stage.name])
+            self._shapes[key] = shapes
         return self._shapes[key]
 
     def _checked(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -150,6 +152,12 @@ class SpikingNetwork(nn.Module):
             raise DataError("an input has NaN or infinite values")
         dtype = next((p.dtype for p in self.parameters() if p.is_floating_point()), inputs[0].dtype)
         return tuple(x.to(dtype) for x in inputs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As ever; networks of one conversion share memory where they are equal, and the others keep theirs."""
+        for parameter in self.parameters():
+            parameter.data = parameter.data.clone()
+        return super().load_state_dict(*args, **kwargs)
 
     def save(self, path: str | Path) -> None:
         """Write this network alone; `Result.save` writes all T of a conversion into one file."""
@@ -179,6 +187,22 @@ class SpikingNetwork(nn.Module):
         network = SpikingNetwork(with_joints(result), self.T)
         network.info = dict(self.info)
         return network
+
+
+def _key(name: str) -> str:
+    """A layer's name without dots; the slash in front keeps "values" apart from a dictionary's own attributes."""
+    return "/" + name.replace("/", "//").replace(".", "/")
+
+
+def _check_channels(stage: Stage, shape: Sequence[int]) -> None:
+    """Raise if the neurons of a stage have other numbers of parameters than channels, as a damaged file may say."""
+    op = stage.end.op
+    assert isinstance(op, (Spike, Joint))
+    if op.channel >= len(shape):
+        raise DataError(f"{stage.name} has its channels at dimension {op.channel} of {len(shape)}")
+    for kind, tensor in op.tensors().items():
+        if tensor.ndim == 1 and len(tensor) not in (1, shape[op.channel]):
+            raise DataError(f"{stage.name} has {shape[op.channel]} channels and {len(tensor)} numbers for {kind}")
 
 
 def _make_unit(graph: Graph, node: Node, is_output: bool) -> Tensor:
