@@ -4,14 +4,24 @@ BIN := .venv/bin
 # The folder is in the stamp's name: a moved or copied checkout installs itself again.
 STAMP := .venv/installed-$(shell pwd | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint types bench format clean
+.PHONY: demo test browser lint types bench format clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
 	$(BIN)/spikecal demo
 
-test: lint types $(STAMP)
+test: browser lint types $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto  # small tensors: a process a core, not a thread a core
+
+# The tests of the report drive a real browser.
+BROWSER := chromium chromium-driver
+browser:
+	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get install -y $(BROWSER) || { apt-get update && apt-get install -y $(BROWSER); }; \
+	else \
+		echo "make test needs chromium and chromedriver: apt-get install -y $(BROWSER)" >&2; exit 1; \
+	fi
 
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .

@@ -51,6 +51,7 @@ class Result:
     keep: tuple[str, ...] = ()  # submodules that stayed analog
     card: dict[str, Any] | None = None  # what the network expects of images, for whoever reads the file
     measured: dict[str, Any] | None = None  # what was measured of it and of the ANN, likewise
+    images: int | None = None  # how many there were to calibrate on; parts of the pipeline may use fewer
 
     @property
     def snn(self) -> SpikingNetwork:
@@ -79,7 +80,17 @@ class Result:
             **({"keep": list(self.keep)} if self.keep else {}),
             **({} if self.card is None else {"card": self.card}),
             **({} if self.measured is None else {"measured": self.measured}),
+            **({} if self.images is None else {"images": self.images}),
         }
+
+
+def read_timings(path: str | Path) -> dict[str, float]:
+    """Seconds by phase out of what `Result.save` wrote beside the file; nothing, if that is no longer there."""
+    try:
+        seconds = json.loads(Path(f"{path}.json").read_text())["seconds"]
+        return {str(name): float(value) for name, value in seconds.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 class Silent:
@@ -186,7 +197,7 @@ def _calibrated(
         for index, calibrators in enumerate(pipeline.sweeps or ((),)):
             records += _sweep(graph, networks[t], calibrators, index, chosen, settings, per_image)
         seconds[f"T={t}"] = time.perf_counter() - started
-    return Result(networks, records, pipeline, histograms, seconds)
+    return Result(networks, records, pipeline, histograms, seconds, images=len(chosen))
 
 
 def _histograms(graph: Graph, images: list[Inputs], settings: Settings) -> tuple[dict[str, Histogram], float]:

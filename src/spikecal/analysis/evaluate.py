@@ -168,12 +168,13 @@ def in_eval_mode(model: nn.Module | Graph) -> Iterator[None]:
             module.training = True
 
 
-def original(snn: SpikingNetwork) -> Graph | None:
-    """The ANN a file's network was made of, where the file still has it: weights calibration replaces it.
+def original(snn: SpikingNetwork, pipeline: dict[str, Any] | None = None) -> Graph | None:
+    """The ANN a network was made of, where it still has it: weights calibration replaces it.
 
+    `pipeline` is what it was made with, as plain data; a network from a file knows it.
     Thresholds, potentials and biases of neurons mean nothing to the ANN; the calibrated bias of an output is removed.
     """
-    pipeline = snn.info.get("pipeline")
+    pipeline = snn.info.get("pipeline") if pipeline is None else pipeline
     if pipeline is None or any(c.get("kind") not in ("bias", "potential") for s in pipeline["sweeps"] for c in s):
         return None
     graph = snn.graph.clone()

@@ -9,8 +9,9 @@ import typer
 
 from spikecal.cli import options
 from spikecal.cli.console import bars, duration, percent, show_json, show_table, size
+from spikecal.cli.reporting import report_result
 from spikecal.cli.summary import measure, show_summary
-from spikecal.errors import ConfigError, DataError
+from spikecal.errors import DataError
 from spikecal.memory import parse_bytes
 
 if TYPE_CHECKING:
@@ -69,13 +70,15 @@ def convert(
     test: Annotated[
         int, typer.Option(min=0, metavar="N", help="Images of the summary, of the test split; 0 for none.")
     ] = TESTED,
+    report: options.Report = None,
     json: options.Json = False,
 ) -> None:
     """Convert a network, calibrate it, and write it to a file."""
     settings = options.configured(pipeline, config, images, iterations, rounding, threshold, per)
     budget = None if memory is None else parse_bytes(memory)
-    if not output.absolute().parent.is_dir():
-        raise ConfigError(f"there is no folder {output.absolute().parent} to write {output.name} to")
+    for path in (output, report):
+        if path is not None:
+            options.check_folder(path)
     import spikecal
     from spikecal.data.images import readable
     from spikecal.data.prepare import Prepared
@@ -105,15 +108,16 @@ def convert(
     seconds = time.perf_counter() - started
     result.card = card.to_dict()
     result.save(output)  # what comes now only looks at it
-    summary, why = None, ""
+    summary, tested, why = None, None, "" if test > 0 else "--test 0"
     if test > 0:
         try:
             held_out = options.chosen_data(data, card, "test", data_root)
+            tested = subset(held_out, test, seed)
             with bars(json) as progress:
                 summary, more = measure(
                     [result.at(T) for T in sorted(result.networks)],
                     network,
-                    subset(held_out, test, seed),
+                    tested,
                     card,
                     "calibration" if same_images(held_out, source) else "test",
                     strict=strict,
@@ -125,11 +129,16 @@ def convert(
             result.save(output)
         except DataError as error:  # no images to test on, or no classes to be right about
             why = str(error)
+    written = None
+    if report is not None:
+        with bars(json) as progress:
+            written = report_result(report, output.name, result, network, tested, card, summary, why, progress)
     if json:
         facts = {"file": str(output), "bytes": output.stat().st_size, "model": model, "T": sorted(set(steps or [32]))}
         records = [dataclasses.asdict(record) for record in result.records]
         facts |= {"unreadable": options.unreadable_facts(unreadable), "pipeline": settings.to_dict(), "seed": seed}
         facts |= {"seconds": seconds, "phases": result.seconds, "summary": summary and summary.to_dict()}
+        facts |= {} if written is None else {"report": written.facts()}
         show_json({**facts, "records": records})
         return
     longest = max(steps or [32])
@@ -137,8 +146,10 @@ def convert(
     if summary is not None:
         show_summary(str(output), summary)
     options.tell_unreadable(unreadable)
-    if why:
+    if why and test > 0:
         typer.echo(f"no summary: {why}", err=True)
+    if written is not None:
+        written.show()
     typer.echo(f"{output}: {size(output.stat().st_size)}, {duration(seconds)}")
 
 

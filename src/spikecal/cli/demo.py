@@ -9,6 +9,7 @@ import typer
 
 from spikecal.cli import options
 from spikecal.cli.console import bars, duration, percent, show_json, show_table
+from spikecal.cli.reporting import report_results
 from spikecal.errors import ConfigError
 from spikecal.files import write_whole
 
@@ -27,6 +28,7 @@ QUICK_IMAGES, QUICK_STEPS = 200, (4, 8)
 def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="For the plot and the numbers.")] = Path("spikecal-demo"),
     quick: Annotated[bool, typer.Option("--quick", help="T = 4 and 8 on 200 images: about a minute.")] = False,
+    report: options.Report = None,
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
@@ -39,6 +41,8 @@ def demo(
     from spikecal.zoo.models import load_model
 
     started = time.perf_counter()
+    if report is not None:
+        options.check_folder(report)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -46,16 +50,23 @@ def demo(
     steps = QUICK_STEPS if quick else STEPS
     model, card = load_model(MODEL)
     calibration = Prepared(load_data("demo", "train"), card)
-    test = Loader(subset(load_data("demo", "test"), QUICK_IMAGES if quick else TEST_IMAGES, seed), card, BATCH)
+    tested = subset(load_data("demo", "test"), QUICK_IMAGES if quick else TEST_IMAGES, seed)
+    test = Loader(tested, card, BATCH)
     ann = accuracy(model, test)
+    teacher = None if report is None else model  # a report also compares answers with the ANN's
     runs: dict[str, dict[int, Any]] = {}
+    results: dict[str, Any] = {}
     seconds: dict[str, float] = {}
     with bars(json) as progress:
         for name, pipeline in pipelines().items():
             begun = time.perf_counter()
             result = spikecal.convert(model, calibration, T=steps, pipeline=pipeline, seed=seed, progress=progress)
             seconds[name] = time.perf_counter() - begun
-            runs[name] = {T: spikecal.evaluate(result.at(T), test, progress=progress) for T in steps}
+            runs[name] = {T: spikecal.evaluate(result.at(T), test, progress, ann=teacher) for T in steps}
+            results[name] = result
+        written = None
+        if report is not None:
+            written = report_results(report, results, model, tested, card, runs, progress)
 
     longest = max(steps)
     final = {name: {T: run.accuracy[-1] for T, run in of.items()} for name, of in runs.items()}
@@ -64,7 +75,7 @@ def demo(
     curves = {name: of[longest].accuracy for name, of in runs.items()}
     plot, numbers = out / "accuracy.png", out / "demo.json"
     accuracy_over_time(curves, final, ann, title).savefig(plot)
-    facts = {
+    facts: dict[str, Any] = {
         "model": MODEL,
         "test_images": images,
         "calibration_images": len(calibration),
@@ -77,6 +88,8 @@ def demo(
         "note": note(),
         "seconds": time.perf_counter() - started,
     }
+    if written is not None:
+        facts["report"] = written.facts()
     write_whole(numbers, json_text.dumps(facts, indent=2) + "\n")
     if json:
         show_json(facts)
@@ -85,6 +98,8 @@ def demo(
     rows += [(name, *(percent(of[T]) for T in steps), f"{seconds[name]:.0f}") for name, of in final.items()]
     columns = ("accuracy %", *(f">T={T}" for T in steps), ">conversion, s")
     show_table(title, columns, rows, note())
+    if written is not None:
+        written.show()
     typer.echo(f"{plot} and {numbers}; {duration(time.perf_counter() - started)} in all")
 
 

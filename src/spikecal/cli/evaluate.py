@@ -1,6 +1,5 @@
 """`spikecal evaluate`: accuracy, steps and energy of the networks in a file."""
 
-import json as json_text
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -110,8 +109,7 @@ def show_steps(found: "Evaluation") -> None:
 
 def conversion_seconds(file: Path) -> dict[int, float]:
     """How long each T took to make, if the timings are still beside the file."""
-    try:
-        seconds = json_text.loads(Path(f"{file}.json").read_text())["seconds"]
-        return {int(name[2:]): float(value) for name, value in seconds.items() if name.startswith("T=")}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
+    from spikecal.conversion import read_timings
+
+    found = read_timings(file).items()
+    return {int(name[2:]): value for name, value in found if name.startswith("T=") and name[2:].isdigit()}

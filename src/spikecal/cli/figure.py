@@ -61,8 +61,7 @@ def figure(
         raise ConfigError("give the picture to write with -o FILE")
     if output.suffix[1:].lower() not in FORMATS:
         raise ConfigError(f"{output.name}: a picture ends in {', '.join(f'.{f}' for f in FORMATS)}")
-    if not output.absolute().parent.is_dir():
-        raise ConfigError(f"there is no folder {output.absolute().parent} to write {output.name} to")
+    options.check_folder(output)
     subjects = _subjects(FIGURES[name], model, weights, data, data_root, images, seed)
     with bars(json) as progress:
         settings = Settings(

@@ -36,11 +36,20 @@ DataRoot = Annotated[
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="Images that cannot be read are an error.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, metavar="N", help="The same seed gives the same bits.")]
+Report = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", help="Also write a report: one HTML page, report.html.")
+]
 Json = Annotated[bool, typer.Option("--json", help="JSON on standard output and nothing else.")]
 Rounding = Literal["floor", "bias", "potential"]
 Threshold = Literal["maxact", "percentile", "mmse"]
 Per = Literal["layer", "channel"]
 SCREENFUL = 20  # unreadable files that are listed; --json has all of them
+
+
+def check_folder(file: Path) -> None:
+    """Before anything long: there must be a place for what comes out of it."""
+    if not file.absolute().parent.is_dir():
+        raise ConfigError(f"there is no folder {file.absolute().parent} to write {file.name} to")
 
 
 def chosen_data(name: str | None, card: "Card", split: str, root: Path | None) -> "Data":

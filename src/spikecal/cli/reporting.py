@@ -1,0 +1,119 @@
+"""What `report`, `convert --report` and `demo --report` have in common: the page, and what is said of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from spikecal.cli.console import size
+from spikecal.files import write_whole
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from spikecal.analysis.evaluate import Evaluation
+    from spikecal.analysis.summary import Summary
+    from spikecal.calibration.sweep import Progress
+    from spikecal.conversion import Result
+    from spikecal.data.card import Card
+    from spikecal.data.images import Data
+    from spikecal.report.content import Seen
+
+NETWORK_FACTS = (
+    "label", "T", "accuracy", "agreement", "ann", "first", "energy", "energy_all", "break_even", "rate", "seconds",
+    "images", "data", "split", "origin",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Written:
+    """A page that is on disk, and its content."""
+
+    path: Path
+    bytes: int
+    content: Mapping[str, Any]
+
+    def facts(self) -> dict[str, Any]:
+        """For machines: the file, what it says on top and what it warns of."""
+        networks = [{name: network[name] for name in NETWORK_FACTS} for network in self.content["networks"]]
+        return {
+            "file": str(self.path),
+            "bytes": self.bytes,
+            "summary": " ".join(self.content["lead"]),
+            "networks": networks,
+            "findings": self.content["findings"],
+            "notes": self.content["notes"],
+        }
+
+    def show(self) -> None:
+        """For people: a line for each thing to look at, and one for the file."""
+        for note in self.content["notes"]:
+            typer.echo(note)
+        for finding in self.content["findings"]:
+            typer.echo(f"{finding['level']}: {finding['title']}. {finding['todo']}")
+        typer.echo(f"{self.path}: {size(self.bytes)}, {' '.join(self.content['lead'])}")
+
+
+def write_report(path: Path, seen: Sequence["Seen"], notes: Sequence[str] = ()) -> Written:
+    """Write the page on these sources, whole or not at all."""
+    from spikecal.report.content import build
+    from spikecal.report.page import render
+
+    content = build(seen, notes)
+    page = render(content).encode()
+    write_whole(path, page)
+    return Written(path, len(page), content)
+
+
+def report_result(
+    path: Path,
+    name: str,
+    result: "Result",
+    ann: "nn.Module",
+    data: "Data | None",
+    card: "Card",
+    summary: "Summary | None",
+    why: str,
+    progress: "Progress | None",
+) -> Written:
+    """The page on a conversion that has just ended; `why` there is no summary, if there is none."""
+    from spikecal.report.content import NOTHING
+    from spikecal.report.measure import look
+    from spikecal.report.source import from_result
+
+    source = from_result(name, result)
+    if data is None:
+        return write_report(path, [(source, NOTHING)], [carried(name, why)])
+    return write_report(path, [(source, look(source, ann, data, card, summary, progress=progress))])
+
+
+def report_results(
+    path: Path,
+    results: Mapping[str, "Result"],
+    ann: "nn.Module",
+    data: "Data",
+    card: "Card",
+    runs: Mapping[str, Mapping[int, "Evaluation"]],
+    progress: "Progress | None",
+) -> Written:
+    """Several conversions of one network side by side, measured already."""
+    from spikecal.analysis.summary import Summary
+    from spikecal.report.measure import look
+    from spikecal.report.source import from_result
+
+    seen: list[Seen] = []
+    for name, result in results.items():
+        result.card = card.to_dict()
+        source = from_result(name, result)
+        seconds = {T: result.seconds[f"T={T}"] for T in result.networks}
+        summary = Summary(data.name, "test", [runs[name][T] for T in sorted(runs[name])], seconds=seconds)
+        samples = seen[0][1].samples if seen else None
+        seen.append((source, look(source, ann, data, card, summary, samples=samples, progress=progress)))
+    return write_report(path, seen)
+
+
+def carried(name: str, why: str) -> str:
+    """The line on a page for which no image was run."""
+    return f"{name}: no images were run ({why}), so this is what the conversion recorded."

@@ -1,0 +1,199 @@
+"""All that the page shows, as plain data: from sources and what was measured of them."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from spikecal import __version__
+from spikecal.analysis.evaluate import Evaluation
+from spikecal.analysis.summary import POINTS
+from spikecal.report.findings import findings
+from spikecal.report.graph import drawn_graph
+from spikecal.report.layers import channels_within, histogram_bars, layer_rows
+from spikecal.report.measure import Measured, Samples
+from spikecal.report.source import Source
+from spikecal.report.spikes import Plan, neuron_shapes, outputs_over_time, plan_within, thumbnail, trace
+from spikecal.report.words import headline, sentences
+
+LAYER_BYTES, SPIKE_BYTES = 1_500_000, 2_400_000  # room on the page for layers and for spikes
+DIGITS = 6  # significant ones, of all numbers
+
+Seen = tuple[Source, Measured]
+NOTHING = Measured()
+
+
+def build(seen: Sequence[Seen], notes: Sequence[str] = ()) -> dict[str, Any]:
+    """The content of a page on these sources; `notes` are lines on what is missing and why."""
+    several = len(seen) > 1
+    names = _distinct([source.name for source, _ in seen])
+    networks: list[dict[str, Any]] = []
+    rows = sum(len(source.first.stages) * len(source.networks) for source, _ in seen)
+    channels = channels_within(rows, LAYER_BYTES)
+    for i, (source, measured) in enumerate(seen):
+        for T in sorted(source.networks):
+            facts = _facts(source, measured, T)
+            label = f"{names[i]}, T = {T}" if several else f"T = {T}"
+            facts |= {"id": len(networks), "source": i, "source_name": names[i], "label": label}
+            errors, energy = measured.errors.get(T), measured.energy.get(T)
+            facts["layers"] = layer_rows(source, T, errors, measured.against_ann, energy, channels)
+            networks.append(facts)
+    said = headline(networks, POINTS)
+    sets, plan, more = _follow(seen, networks)
+    content = {
+        "version": __version__,
+        "title": _title([source for source, _ in seen]),
+        "several": several,
+        "near": POINTS,
+        "headline": said["id"],
+        "lead": sentences(said, several),
+        "sources": [_source(source, measured, name) for (source, measured), name in zip(seen, names, strict=True)],
+        "networks": networks,
+        "findings": findings([source for source, _ in seen], networks, POINTS),
+        "sets": sets,
+        "plan": None if plan is None else {"images": plan.images, "neurons": plan.neurons, "grid": plan.grid},
+        "notes": [*notes, *(note for _, measured in seen for note in measured.notes), *more],
+    }
+    return compact(content)
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Names that tell the sources apart: a second `net.snn` is `net.snn (2)`."""
+    found: list[str] = []
+    for name in names:
+        count = sum(other == name or other.startswith(f"{name} (") for other in found)
+        found.append(f"{name} ({count + 1})" if count else name)
+    return found
+
+
+def _title(sources: Sequence[Source]) -> str:
+    return " and ".join(list(dict.fromkeys(source.model for source in sources))[:3])
+
+
+def _source(source: Source, measured: Measured, name: str) -> dict[str, Any]:
+    steps = sorted(source.networks)
+    return {
+        "name": name,
+        "method": source.method,
+        "steps": steps,
+        "graph": drawn_graph(source.first),
+        "histograms": histogram_bars(source.histograms),
+        "headless": source.headless,
+        "errors_on": None if not measured.errors else measured.errors[steps[0]].images,
+        "against_ann": measured.against_ann,
+    }
+
+
+def _facts(source: Source, measured: Measured, T: int) -> dict[str, Any]:
+    """The numbers of one network: measured now, else those that the file has kept."""
+    facts: dict[str, Any] = {
+        "T": T,
+        "method": source.method,
+        "seconds": source.conversion_seconds(T),
+        "calibration_images": _calibration_images(source),
+        **dict.fromkeys(("accuracy", "agreement", "ann", "curve", "first", "energy", "energy_all", "break_even")),
+        **dict.fromkeys(("rate", "images", "data", "split", "origin", "measure")),
+    }
+    summary, energy = measured.summary, measured.energy.get(T)
+    found = next((e for e in summary.found if e.T == T), None) if summary is not None else None
+    if summary is not None and found is not None:
+        facts |= _evaluated(found) | {"data": summary.data, "split": summary.split, "origin": "now"}
+    elif source.measured is not None and T in source.measured["networks"]:
+        kept = source.measured["networks"][T]
+        facts |= {name: source.measured[name] for name in ("data", "split", "images", "ann")} | {"origin": "file"}
+        facts |= {"accuracy": kept["accuracy"], "agreement": kept["agreement"], "energy": kept["energy_ratio"]}
+        facts["measure"] = "accuracy" if kept["accuracy"] is not None else "agreement"
+    if energy is not None:
+        facts |= {"energy": energy.ratio, "energy_all": energy.ratio_with_all, "break_even": energy.break_even}
+    if facts["rate"] is None:
+        rates = [record.rate for record in _last_records(source, T) if record.rate is not None]
+        facts["rate"] = sum(rates) / len(rates) if rates else None
+    return facts
+
+
+def _evaluated(found: Evaluation) -> dict[str, Any]:
+    return {
+        "accuracy": found.accuracy[-1] if found.accuracy else None,
+        "agreement": found.agreement[-1] if found.agreement else None,
+        "ann": found.ann,
+        "curve": found.curve,
+        "measure": "accuracy" if found.accuracy else "agreement",
+        "first": found.first_within(POINTS) if found.target is not None and found.agreement else None,
+        "rate": sum(found.rates.values()) / max(len(found.rates), 1),
+        "images": found.images,
+    }
+
+
+def _last_records(source: Source, T: int) -> list[Any]:
+    """The records of the last sweep."""
+    return list({record.stage: record for record in source.records if record.T == T}.values())
+
+
+def _calibration_images(source: Source) -> int | None:
+    if source.pipeline is None or source.calibration_images is None:
+        return source.calibration_images
+    return min(source.calibration_images, source.pipeline.images)
+
+
+def _follow(
+    seen: Sequence[Seen], networks: Sequence[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], Plan | None, list[str]]:
+    """Puts the spikes of sample images into the networks' facts; gives the sets of images, the plan and notes."""
+    sized = []
+    for source, measured in seen:
+        if measured.samples is not None:
+            shapes = neuron_shapes(source.first, measured.samples.images[:1])
+            sized += [(T, shapes) for T in source.networks]
+    if not sized:
+        return [], None, []
+    plan = plan_within(sized, SPIKE_BYTES)
+    if plan is None:
+        return (
+            [],
+            None,
+            ["These networks are too large to show their spikes on one page: give fewer files or fewer T."],
+        )
+    known: list[Samples] = []
+    for facts in networks:
+        source, measured = seen[facts["source"]]
+        if measured.samples is None:
+            continue
+        if not any(samples is measured.samples for samples in known):
+            known.append(measured.samples)
+        facts["set"] = next(i for i, samples in enumerate(known) if samples is measured.samples)
+        facts["traces"] = _traces(source, measured, facts["T"], plan)
+    return [_set(samples, plan) for samples in known], plan, []
+
+
+def _traces(source: Source, measured: Measured, T: int, plan: Plan) -> list[dict[str, Any]]:
+    network, samples = source.networks[T], measured.samples
+    assert samples is not None
+    found = []
+    for i, image in enumerate(samples.images[: plan.images].split(1)):
+        image = image.to(next(network.parameters()).device)
+        entry = trace(network, image, plan)
+        if measured.classifies:
+            label = None if samples.labels is None else samples.labels[i]
+            answer = None if measured.answers is None else measured.answers[i]
+            entry |= outputs_over_time(network.run(image).outputs[:, 0], (label, answer)) | {"ann": answer}
+        found.append(entry)
+    return found
+
+
+def _set(samples: Samples, plan: Plan) -> dict[str, Any]:
+    images = samples.images[: plan.images]
+    labels: list[int | None] = [None] * len(images) if samples.labels is None else list(samples.labels[: len(images)])
+    shown = [
+        {"picture": thumbnail(image, samples.card), "label": label} for image, label in zip(images, labels, strict=True)
+    ]
+    return {"images": shown, "classes": list(samples.classes)}
+
+
+def compact(value: Any) -> Any:
+    """Plain data with few digits, and None for what JSON has no number for."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: compact(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [compact(part) for part in value]
+    return value

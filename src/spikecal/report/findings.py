@@ -1,0 +1,204 @@
+"""What looks wrong, and what to do about each of it."""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from spikecal.calibration.calibrators import Bias, Calibrator
+from spikecal.calibration.threshold import MMSE
+from spikecal.report.source import Source
+from spikecal.report.words import Facts, behind, percent, points, score, steps
+
+SATURATED = 0.05  # share of neurons that fire at every step, of a layer
+DEAD, MOSTLY = 0.99, 0.5  # share of neurons that fire for no image
+GAP = 5.0  # percentage points behind the ANN
+FEW = 4  # times fewer calibration images than the method has
+FEW_TESTED = 100
+WORSE = 1.05  # how much a calibrator may raise a layer's error before it is said
+PLACES = 8  # layers that are named
+
+Finding = dict[str, Any]
+Place = tuple[Facts, dict[str, Any]]  # a network and a layer of it
+
+
+def findings(sources: Sequence[Source], networks: Sequence[Facts], near: float) -> list[Finding]:
+    """Warnings, then notes; each with `title`, `text`, `todo` and the `places` to look at."""
+    found: list[Finding | None] = [
+        _dead(sources, networks),
+        _saturated(networks),
+        _few_images(sources),
+        _gap(networks, near),
+        _mostly_dead(networks),
+        _worse(networks),
+        _refused(networks),
+        _energy(networks),
+        _few_tested(networks),
+        _seen(networks),
+    ]
+    there = [finding for finding in found if finding is not None]
+    return sorted(there, key=lambda finding: finding["level"] != "warning")
+
+
+def _finding(level: str, title: str, text: str, todo: str, places: Iterable[Place] = ()) -> Finding:
+    named = [{"network": network["id"], "label": network["label"], "layer": row["name"]} for network, row in places]
+    return {"level": level, "title": title, "text": text, "todo": todo, "places": named[:PLACES], "count": len(named)}
+
+
+def _where(networks: Sequence[Facts], holds: Callable[[dict[str, Any]], bool]) -> list[Place]:
+    """Layers of which it holds; of several networks the ones with the most steps first."""
+    order = sorted(networks, key=lambda n: -n["T"])
+    return [(n, row) for n in order for row in n["layers"] if row["kind"] == "neurons" and holds(row)]
+
+
+def _layers(places: Sequence[Place]) -> str:
+    names = dict.fromkeys(row["name"] for _, row in places)
+    return "1 layer" if len(names) == 1 else f"{len(names)} layers"
+
+
+def _share(row: dict[str, Any], name: str) -> float:
+    value = row.get(name)
+    return 0.0 if value is None else float(value)
+
+
+def _dead(sources: Sequence[Source], networks: Sequence[Facts]) -> Finding | None:
+    places = _where(networks, lambda row: _share(row, "dead") >= DEAD)
+    if not places:
+        return None
+    silent = {
+        (n["source"], row["name"])
+        for n, row in places
+        if (h := sources[n["source"]].histograms.get(row["name"])) is not None and float(h.maximum) == 0
+    }
+    alike = all((n["source"], row["name"]) in silent for n, row in places)
+    if alike:
+        todo = (
+            "The original is silent there too on the calibration images, so conversion lost nothing: the layer "
+            "can be pruned, or the calibration images are not of the kind that excite it."
+        )
+    else:
+        todo = (
+            "Convert with more steps, or with --rounding potential, which lets neurons fire earlier; look whether the "
+            "images are normalised as the network was trained."
+        )
+    title = f"{_layers(places)} never fire{'s' if _layers(places) == '1 layer' else ''}"
+    text = "No neuron there fires for any image, so nothing of these layers reaches those after them."
+    return _finding("warning", title, text, todo, places)
+
+
+def _mostly_dead(networks: Sequence[Facts]) -> Finding | None:
+    places = _where(networks, lambda row: MOSTLY <= _share(row, "dead") < DEAD)
+    if not places:
+        return None
+    worst = max(_share(row, "dead") for _, row in places)
+    text = f"Up to {percent(worst, 0)} of a layer's neurons fire for none of the images it was looked at with."
+    todo = "More steps bring weak neurons to fire. If the original is as silent there, nothing is lost."
+    return _finding("note", f"Most neurons are silent in {_layers(places)}", text, todo, places)
+
+
+def _saturated(networks: Sequence[Facts]) -> Finding | None:
+    places = _where(networks, lambda row: _share(row, "saturated") > SATURATED)
+    if not places:
+        return None
+    worst = max(_share(row, "saturated") for _, row in places)
+    text = (
+        f"Up to {percent(worst)} of a layer's neurons fire at every step; they could not say it if they were to say "
+        f"more. Above {percent(SATURATED, 0)} that costs accuracy."
+    )
+    todo = "Raise the thresholds (--threshold percentile, or --per channel), or convert with more steps."
+    return _finding("warning", f"Saturated neurons in {_layers(places)}", text, todo, places)
+
+
+def _few_images(sources: Sequence[Source]) -> Finding | None:
+    few = {}
+    for source in sources:
+        if source.calibration_images is not None and source.pipeline is not None:
+            wanted = [(MMSE().images, source.pipeline.threshold.images)]
+            wanted += [(type(c)().images, c.images) for sweep in source.pipeline.sweeps for c in sweep]
+            used = [(whole, min(asked, source.calibration_images)) for whole, asked in wanted]
+            if any(count * FEW < whole for whole, count in used):
+                few[source.name] = min(count for _, count in used)
+    if not few:
+        return None
+    name, count = min(few.items(), key=lambda item: item[1])
+    full, light = MMSE().images, _default_images(Bias)
+    return _finding(
+        "warning",
+        "Few calibration images",
+        f"{name} was calibrated on {count:,} image{'' if count == 1 else 's'}; thresholds and weights are meant for "
+        f"{full:,}, biases and potentials for {light:,}. With so few, thresholds miss rare large activations.",
+        "Convert again with more images of the kind the network will see; they need no labels.",
+    )
+
+
+def _default_images(kind: type[Calibrator]) -> int:
+    return kind().images
+
+
+def _gap(networks: Sequence[Facts], near: float) -> Finding | None:
+    far = [n for n in networks if (gap := behind(n)) is not None and gap > GAP / 100]
+    if not far:
+        return None
+    worst = max(far, key=lambda n: behind(n) or 0)
+    close = [n for n in networks if (gap := behind(n)) is not None and gap <= near / 100 + 1e-9]
+    names = ", ".join(n["label"] for n in far)
+    text = f"{names}: up to {points(behind(worst) or 0)} fewer right answers than the original."
+    if worst["accuracy"] is None:
+        text = f"{names}: up to {points(behind(worst) or 0)} of the answers are not the original's."
+    if close:
+        best = min(close, key=lambda n: (n["T"], -(score(n) or 0)))
+        todo = f"Use {best['label']}, which is within {near:g} point of it, or convert with --pipeline acp."
+    else:
+        todo = "Convert with more steps (-T), --pipeline acp, or with calibration images of the kind it is tested on."
+    return _finding("warning", f"More than {GAP:g} points behind the original", text, todo)
+
+
+def _worse(networks: Sequence[Facts]) -> Finding | None:
+    def raised(row: dict[str, Any]) -> bool:
+        values = [value for _, value in row.get("steps", ())]
+        return any(b > WORSE * a for a, b in pairwise(values))
+
+    order = sorted(networks, key=lambda n: -n["T"])
+    places = [(n, row) for n in order for row in n["layers"] if raised(row)]
+    if not places:
+        return None
+    text = "A calibrator left the layer with a larger error than it had before; later layers may make up for it."
+    todo = "Give that calibrator more images, or compare with another pipeline on held-out images."
+    return _finding("note", f"Calibration raised the error of {_layers(places)}", text, todo, places)
+
+
+def _refused(networks: Sequence[Facts]) -> Finding | None:
+    order = sorted(networks, key=lambda n: -n["T"])
+    places = [(n, row) for n in order for row in n["layers"] if row.get("notes")]
+    if not places:
+        return None
+    text = f"{places[0][1]['name']}: {places[0][1]['notes'][0]}."
+    todo = "Nothing has to be done: what was there before was kept. The opened rows of these layers say it for each."
+    return _finding("note", f"Remarks of the calibration on {_layers(places)}", text, todo, places)
+
+
+def _energy(networks: Sequence[Facts]) -> Finding | None:
+    dear = [n for n in networks if n["energy"] is not None and n["energy"] > 1]
+    if not dear:
+        return None
+    even = min((n["break_even"] for n in dear if n["break_even"] is not None), default=None)
+    names = ", ".join(n["label"] for n in dear)
+    text = f"{names}: by counted operations it costs more energy than the original."
+    if even is not None:
+        text += f" Both cost the same at about {steps(round(even))} of such firing."
+    return _finding("warning", "No energy is saved", text, "Use fewer steps, or stop as soon as the answer is stable.")
+
+
+def _few_tested(networks: Sequence[Facts]) -> Finding | None:
+    few = [n for n in networks if n["images"] is not None and n["images"] < FEW_TESTED and score(n) is not None]
+    if not few:
+        return None
+    count = min(n["images"] for n in few)
+    text = f"Accuracy was measured on {count:,} images: one more or less right is {points(1 / count)}."
+    return _finding("note", "Few test images", text, "Give more with --images, or another set with --data.")
+
+
+def _seen(networks: Sequence[Facts]) -> Finding | None:
+    if not any(n["split"] == "calibration" for n in networks):
+        return None
+    text = "The set has no images of its own to test on, so accuracy was measured on those that calibration saw."
+    return _finding("note", "Measured on calibration images", text, "Give held-out images with --data.")

@@ -1,0 +1,144 @@
+"""What a report measures of networks besides their accuracy: errors of layers, and some images to follow."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spikecal.analysis.energy import Energy, measure_energy
+from spikecal.analysis.errors import IMAGES, NetworkErrors, ann_graph, measure_errors
+from spikecal.analysis.evaluate import answering, original
+from spikecal.analysis.summary import Summary
+from spikecal.calibration.sweep import Progress
+from spikecal.data.card import Card
+from spikecal.data.images import Data, Unreadable, none_readable
+from spikecal.data.prepare import Prepared
+from spikecal.errors import ConfigError, DataError
+from spikecal.graph.graph import Graph
+from spikecal.report.source import Source
+from spikecal.report.spikes import LADDER, choose_samples
+from spikecal.snn.network import SpikingNetwork
+
+CANDIDATES = 64  # images that the ones to follow are chosen from
+ENERGY_IMAGES = 16  # where the network gives no classes, and is not evaluated
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Images `[n, ...]` as the network takes them, that the page follows; `labels` where known."""
+
+    images: Tensor
+    labels: list[int] | None
+    card: Card
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is known of the networks of a source from running them; all of it may be missing, and `notes` say why."""
+
+    summary: Summary | None = None
+    energy: Mapping[int, Energy] = field(default_factory=dict)
+    errors: Mapping[int, NetworkErrors] = field(default_factory=dict)
+    against_ann: bool = False  # whether errors are those against the ANN
+    samples: Samples | None = None
+    answers: list[int] | None = None  # the ANN's to the samples
+    classifies: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def first_images(data: Data, card: Card, strict: bool = False) -> tuple[Tensor, list[int] | None]:
+    """The first images of a set that can be read, as the network takes them, and their labels."""
+    unreadable: Unreadable = {}
+    for images, indices in Prepared(data, card).batches(IMAGES, None if strict else unreadable):
+        return images, None if data.labels is None else data.labels[indices].tolist()
+    raise none_readable(data.name, unreadable)
+
+
+def gives_classes(network: SpikingNetwork, images: Tensor) -> bool:
+    """Whether the output is one row of numbers an image, so that there is an answer to be right about."""
+    outputs = network(_at_home(network, images[:1]))
+    return isinstance(outputs, Tensor) and outputs.ndim == 2
+
+
+def look(
+    source: Source,
+    ann: nn.Module | Graph | None,
+    data: Data,
+    card: Card,
+    summary: Summary | None,
+    *,
+    strict: bool = False,
+    samples: Samples | None = None,
+    progress: Progress | None = None,
+) -> Measured:
+    """Run the networks of `source` on some images; `samples` are to be followed if they are of the same set."""
+    images, labels = first_images(data, card, strict)
+    images = _at_home(source.first, images)
+    classifies = gives_classes(source.first, images)
+    graph = _graph(source, ann, images)
+    notes = []
+    if source.headless:
+        notes.append(f"{source.name} holds a spiking body without its analog head: it gives no answer")
+    elif not classifies:
+        notes.append(f"{source.name} does not give one row of classes: accuracy and answers are left out")
+    if graph is None:
+        notes.append(f"{source.name} no longer holds its ANN (give it by --model): errors are those of its calibration")
+    errors = {
+        T: measure_errors(network.graph if graph is None else graph, network, images, count=IMAGES, progress=progress)
+        for T, network in source.networks.items()
+    }
+    energy = {} if summary is None else {e.T: e.energy for e in summary.found if e.energy is not None}
+    if summary is None:
+        energy = {T: measure_energy(network, images[:ENERGY_IMAGES]) for T, network in source.networks.items()}
+    if samples is None:
+        samples = _samples(source, images, labels, card, data.classes or card.classes, classifies)
+    teacher = graph if ann is None else ann
+    return Measured(
+        summary=summary,
+        energy=energy,
+        errors=errors,
+        against_ann=graph is not None,
+        samples=samples,
+        answers=answering(teacher)(samples.images).tolist() if classifies and teacher is not None else None,
+        classifies=classifies,
+        notes=tuple(notes),
+    )
+
+
+def _graph(source: Source, ann: nn.Module | Graph | None, images: Tensor) -> Graph | None:
+    """The ANN with the stages of the networks; None where it is neither given nor left in the file."""
+    body_only = source.headless or source.first.head is not None
+    if ann is None or body_only:
+        pipeline = None if source.pipeline is None else source.pipeline.to_dict()
+        return original(source.first, pipeline)
+    try:
+        return ann_graph(ann, source.first, (images[:1],))
+    except ConfigError as error:
+        raise ConfigError(f"{source.name}: {error}") from error
+
+
+def _samples(
+    source: Source, images: Tensor, labels: list[int] | None, card: Card, classes: tuple[str, ...], classifies: bool
+) -> Samples:
+    candidates, most = images[:CANDIDATES], LADDER[0].images
+    chosen = list(range(min(most, len(candidates))))
+    if classifies:
+        best = source.networks[max(source.networks)]
+        answers = best(candidates).argmax(-1).tolist()
+        chosen = choose_samples(answers, None if labels is None else labels[:CANDIDATES], most)
+    return Samples(images[chosen], None if labels is None else [labels[i] for i in chosen], card, classes)
+
+
+def _at_home(network: SpikingNetwork, images: Tensor) -> Tensor:
+    home: Any = next((p for p in network.parameters() if p.is_floating_point()), torch.empty(0))
+    return images.to(home.device, home.dtype)
+
+
+def check_inputs(source: Source) -> None:
+    """Raise where images alone are not what the network takes."""
+    count = len(source.first.graph.inputs())
+    if count != 1:
+        raise DataError(f"{source.name} takes {count} inputs, and images are but one")

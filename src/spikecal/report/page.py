@@ -1,0 +1,50 @@
+"""The content as one HTML page that needs nothing else: style, program and data are in it."""
+
+import json
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from spikecal.errors import ConfigError
+from spikecal.report.words import duration, percent
+
+LIMIT = 5_000_000  # bytes
+SCRIPTS = ("dom", "chart", "details", "layers", "graph", "spikes", "main")  # in the order they are needed
+
+
+def render(content: Mapping[str, Any]) -> str:
+    """The whole page. What files say is escaped wherever it goes: a layer may have any name."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"percent": percent, "duration": duration, "number": _number}
+    scripts = "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
+    page = environment.from_string(_asset("page.html")).render(
+        page=content,
+        headline=content["networks"][content["headline"]],
+        style=Markup(_asset("style.css")),
+        script=Markup(f'(() => {{\n"use strict";\n{scripts}\n}})();'),
+        data=Markup(embedded(content)),
+    )
+    size = len(page.encode())
+    if size > LIMIT:
+        raise ConfigError(
+            f"{len(content['networks'])} networks make a page of {size / 1e6:.1f} MB, and {LIMIT / 1e6:.0f} MB is the "
+            f"most: give fewer files, or fewer of their networks with -T"
+        )
+    return page
+
+
+def embedded(content: Mapping[str, Any]) -> str:
+    """JSON that may stand in a script element: nothing in it can end that element or begin a comment."""
+    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _asset(name: str) -> str:
+    return (resources.files("spikecal.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _number(value: float, digits: int = 1) -> str:
+    return f"{value:,.{digits}f}"

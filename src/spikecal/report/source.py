@@ -1,0 +1,162 @@
+"""What a report is made of: the networks of one conversion and what is known of their making."""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from spikecal.calibration.histogram import BINS, Histogram
+from spikecal.calibration.sweep import StageRecord
+from spikecal.conversion import PARTS, Result, read_timings
+from spikecal.data.card import Card
+from spikecal.errors import ConfigError, FileError
+from spikecal.pipeline import PRESETS, Pipeline
+from spikecal.snn.file import Reader
+from spikecal.snn.network import SpikingNetwork
+
+
+@dataclass(frozen=True)
+class Source:
+    """Networks of one conversion, one a T. `headless`: their analog head is not in the file, only the spiking body."""
+
+    name: str
+    networks: Mapping[int, SpikingNetwork]
+    records: list[StageRecord]
+    histograms: Mapping[str, Histogram]  # all channels of a layer as one
+    seconds: Mapping[str, float]  # by phase: lower, thresholds, T=8, ...
+    pipeline: Pipeline | None = None
+    card: Card | None = None
+    calibration_images: int | None = None
+    measured: Mapping[str, Any] | None = None  # what was measured when it was converted
+    headless: bool = False
+
+    @property
+    def first(self) -> SpikingNetwork:
+        """The network for the fewest steps; the graph is the same in all of them."""
+        return self.networks[min(self.networks)]
+
+    @property
+    def model(self) -> str:
+        return self.card.name if self.card is not None else self.name
+
+    @property
+    def method(self) -> str:
+        """The pipeline's name, or what it calibrates."""
+        if self.pipeline is None:
+            return ""
+        for name, preset in PRESETS.items():
+            if preset == self.pipeline:
+                return name.upper()
+        parts = [part.label for sweep in self.pipeline.sweeps for part in sweep]
+        return " + ".join(parts) if parts else "thresholds only"
+
+    def conversion_seconds(self, T: int) -> float | None:
+        """What a conversion for this T alone takes, where the timings are known."""
+        if f"T={T}" not in self.seconds:
+            return None
+        return sum(self.seconds.get(phase, 0.0) for phase in ("lower", "thresholds", f"T={T}"))
+
+
+def from_result(name: str, result: Result) -> Source:
+    """What a conversion that has just ended gave."""
+    return Source(
+        name=name,
+        networks=result.networks,
+        records=result.records,
+        histograms={layer: histogram.layer() for layer, histogram in result.histograms.items()},
+        seconds=result.seconds,
+        pipeline=result.pipeline,
+        card=None if result.card is None else Card.from_dict(result.card),
+        calibration_images=result.images,
+        measured=None if result.measured is None else _measured(result.measured),
+    )
+
+
+def from_file(path: Path, steps: Collection[int] = ()) -> Source:
+    """What a file carries, all of its T or those in `steps`. A body without its head is taken as it is."""
+    reader = Reader(path)
+    there = reader.steps()
+    for T in steps:
+        if T not in there:
+            raise FileError(f"{path} has no network for T={T}; it has T={', '.join(map(str, there))}")
+    try:
+        networks = {T: SpikingNetwork(reader.graph(T, None), T) for T in sorted(steps or there)}
+    except ValueError as error:
+        raise FileError(f"{path} is not a whole spikecal network: {error}") from error
+    info = reader.spec["info"]
+    for network in networks.values():
+        network.info = info
+    try:
+        return Source(
+            name=path.name,
+            networks=networks,
+            records=[_record(entry) for entry in info.get("records", ())],
+            histograms=_histograms(reader.tensors),
+            seconds=read_timings(path),
+            pipeline=Pipeline.from_dict(info["pipeline"]) if "pipeline" in info else None,
+            card=Card.from_dict(info["card"]) if "card" in info else None,
+            calibration_images=_optional(int, info.get("images")),
+            measured=_measured(info["measured"]) if "measured" in info else None,
+            headless=reader.spec["head"],
+        )
+    except (ConfigError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise FileError(
+            f"{path}: what it says of its making makes no sense: {error or type(error).__name__}"
+        ) from error
+
+
+def _optional(kind: type, value: Any) -> Any:
+    return None if value is None else kind(value)
+
+
+def _record(entry: Mapping[str, Any]) -> StageRecord:
+    """A record as `settings_of` wrote it, every value of the type it should have."""
+    return StageRecord(
+        T=int(entry["T"]),
+        sweep=int(entry["sweep"]),
+        stage=str(entry["stage"]),
+        kind=str(entry["kind"]),
+        threshold=_optional(float, entry["threshold"]),
+        errors=[(str(label), float(error)) for label, error in entry["errors"]],
+        rate=_optional(float, entry["rate"]),
+        saturated=_optional(float, entry["saturated"]),
+        dead=_optional(float, entry["dead"]),
+        seconds=math.nan,  # differs from run to run, and is not in files
+        notes=[str(note) for note in entry["notes"]],
+    )
+
+
+def _measured(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What `Summary.measured` wrote, likewise."""
+    return {
+        "data": str(entry["data"]),
+        "split": str(entry["split"]),
+        "images": int(entry["images"]),
+        "ann": _optional(float, entry["ann"]),
+        "networks": {
+            int(T): {name: _optional(float, of[name]) for name in ("accuracy", "agreement", "energy_ratio")}
+            for T, of in entry["networks"].items()
+        },
+    }
+
+
+def _histograms(tensors: Mapping[str, Tensor]) -> dict[str, Histogram]:
+    found: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        prefix, _, rest = key.partition(":")
+        layer, _, part = rest.rpartition(":")
+        if prefix == "extra" and part in PARTS:
+            found.setdefault(layer, {})[part] = tensor
+    return {layer: Histogram(**parts) for layer, parts in found.items() if _is_histogram(parts)}
+
+
+def _is_histogram(parts: Mapping[str, Tensor]) -> bool:
+    """Whether these can be drawn: a file may hold anything under their names."""
+    shapes = {"counts": (1, BINS + 1), "exponent": (1,), "maximum": (1,), "clipped": (1,)}
+    if any(name not in parts or tuple(parts[name].shape) != shape for name, shape in shapes.items()):
+        return False
+    counts, exponent, maximum = parts["counts"], int(parts["exponent"]), float(parts["maximum"])
+    return bool((counts >= 0).all()) and abs(exponent) < 200 and 0 <= maximum < math.inf

@@ -1,0 +1,89 @@
+"""The summary in words that a manager reads."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Facts = Mapping[str, Any]
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """`91.3 %`; a share that is not 0 or 1 is not said to be."""
+    text = f"{100 * share:.{digits}f}"
+    if 0 < share < 1 and float(text) in (0.0, 100.0):
+        text = f"{100 * share:.{digits + 2}f}"
+    return f"{text} %"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} seconds" if round(seconds) != 1 else "1 second"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
+
+
+def steps(T: int) -> str:
+    return f"{T} step" if T == 1 else f"{T:,} steps"
+
+
+def points(share: float) -> str:
+    text = f"{100 * share:.1f}"
+    return f"{text} point" if text == "1.0" else f"{text} points"
+
+
+def sentences(facts: Facts, several: bool) -> list[str]:
+    """What is to be said of one network, the most important thing first."""
+    subject = f"At {steps(facts['T'])} the spiking network"
+    if several and facts["source_name"]:
+        subject += f" of {facts['source_name']}"
+    return [text for text in (_accuracy(facts, subject), _energy(facts), _conversion(facts)) if text]
+
+
+def _accuracy(facts: Facts, subject: str) -> str:
+    share, ann, agreement = facts["accuracy"], facts["ann"], facts["agreement"]
+    images = "" if facts["images"] is None else f"{facts['images']:,} {facts['split']} images"
+    then = " (measured when it was converted)" if facts["origin"] == "file" else ""
+    if share is not None:
+        text = f"{subject} is right on {percent(share)} of {images}{then}"
+        return text + (f"; the original is right on {percent(ann)}." if ann is not None else ".")
+    if agreement is not None:
+        return f"{subject} gives the original's answer for {percent(agreement)} of {images}{then}; they have no labels."
+    return f"{subject} has not been measured: how often it is right is not known."
+
+
+def _energy(facts: Facts) -> str:
+    ratio = facts["energy"]
+    if ratio is None:
+        return ""
+    if ratio <= 1:
+        return f"It needs about {100 * ratio:.0f} % of the original's energy, by counted operations."
+    return f"It needs about {ratio:.1f} times the original's energy, by counted operations."
+
+
+def _conversion(facts: Facts) -> str:
+    seconds, images = facts["seconds"], facts["calibration_images"]
+    parts = [duration(seconds)] if seconds is not None else []
+    parts += [f"{images:,} unlabelled images"] if images else []
+    return f"Conversion took {' and '.join(parts)}, and no training." if parts else ""
+
+
+def headline(networks: Sequence[Facts], near: float) -> Facts:
+    """The network to speak of first: the fewest steps within `near` points of the original, else the best answer."""
+    known = [n for n in networks if score(n) is not None]
+    if not known:
+        return max(networks, key=lambda n: n["T"])
+    close = [n for n in known if (gap := behind(n)) is not None and gap <= near / 100 + 1e-9]
+    if close:
+        return min(close, key=lambda n: (n["T"], -(score(n) or 0)))
+    return max(known, key=lambda n: score(n) or 0)
+
+
+def score(facts: Facts) -> float | None:
+    """How often it is right, or where there are no labels, how often it says what the original says."""
+    found: float | None = facts["accuracy"] if facts["accuracy"] is not None else facts["agreement"]
+    return found
+
+
+def behind(facts: Facts) -> float | None:
+    """How much less often it is right than the original; None where that is not known."""
+    if facts["accuracy"] is not None:
+        return None if facts["ann"] is None else float(facts["ann"] - facts["accuracy"])
+    return None if facts["agreement"] is None else 1 - float(facts["agreement"])

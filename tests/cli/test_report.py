@@ -1,0 +1,187 @@
+"""`spikecal report`, and `--report` of `convert` and `demo`, as a user has them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spikecal.cli import demo
+from spikecal.cli.main import main
+
+Run = Callable[..., tuple[int, str, str]]
+
+NETWORK = """
+import torch
+from torch import nn
+from spikecal.data.card import Card
+
+def make():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2),
+                        nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+    return net, Card(name="small", size=(12, 12), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+
+def dense():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 2, 1)), make()[1]
+"""
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command in a folder that has a small network and images for it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPIKECAL_DATA", str(tmp_path / "sets"))
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "nets.py").write_text(NETWORK)
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (40, 12, 12, 3), dtype=np.uint8)
+    np.savez(tmp_path / "images.npz", images=images, labels=rng.integers(0, 4, 40))
+    np.savez(tmp_path / "unlabelled.npz", images=images)
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(a) for a in arguments])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def fails(result: tuple[int, str, str], reason: str) -> None:
+    code, out, err = result
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert reason in err
+
+
+def convert(run: Run, name: str, *more: object) -> dict[str, Any]:
+    code, out, err = run(
+        "convert", "nets.py:make", "--data", "npz:images.npz", "-T", 2, "-T", 4, "-o", name, *more, "--json"
+    )
+    assert (code, err) == (0, "")
+    return dict(json.loads(out))
+
+
+def data_of(path: Path) -> dict[str, Any]:
+    """What the page holds, read back out of it."""
+    text = path.read_text().split('<script type="application/json" id="data">')[1].split("</script>")[0]
+    return dict(json.loads(text))
+
+
+class TestReport:
+    def test_numbers_are_those_of_evaluate(self, run: Run, tmp_path: Path) -> None:
+        convert(run, "net.snn")
+        code, out, err = run("report", "net.snn", "--data", "npz:images.npz", "--json")
+        assert (code, err) == (0, "")
+        facts = json.loads(out)
+        assert facts["bytes"] == (tmp_path / "report.html").stat().st_size
+        found = json.loads(run("evaluate", "net.snn", "--data", "npz:images.npz", "--json")[1])
+        page = data_of(tmp_path / "report.html")
+        for said, shown, expected in zip(facts["networks"], page["networks"], found["networks"], strict=True):
+            assert said["T"] == shown["T"] == expected["T"]
+            assert shown["curve"] == pytest.approx(expected["accuracy"], rel=1e-5)
+            assert said["agreement"] == pytest.approx(expected["agreement"][-1], rel=1e-5)
+            assert said["energy"] == pytest.approx(expected["energy"]["ratio"], rel=1e-5)
+            assert said["ann"] == pytest.approx(found["ann"], rel=1e-5)
+        assert "Few calibration images" in [finding["title"] for finding in facts["findings"]]
+
+    def test_for_people(self, run: Run, tmp_path: Path) -> None:
+        convert(run, "net.snn")
+        code, out, err = run("report", "net.snn", "--data", "npz:images.npz", "-T", 4, "-o", "a.html")
+        assert (code, err) == (0, "")
+        assert "a.html: " in out
+        assert "At 4 steps the spiking network is right on" in out
+        assert "warning: Few calibration images" in out
+        assert [n["T"] for n in data_of(tmp_path / "a.html")["networks"]] == [4]
+
+    def test_without_images_it_is_what_the_file_carries(self, run: Run, tmp_path: Path) -> None:
+        convert(run, "net.snn")
+        for arguments in (("--images", 0), ()):  # the card names no set
+            code, out, err = run("report", "net.snn", *arguments)
+            assert (code, err) == (0, "")
+            assert out.count("no images were run") == 1
+            page = data_of(tmp_path / "report.html")
+            assert page["sets"] == []
+            assert page["networks"][0]["origin"] == "file"  # convert measured it
+            assert "no images were run" in (tmp_path / "report.html").read_text().split("<script")[0]
+
+    def test_several_files_and_model(self, run: Run, tmp_path: Path) -> None:
+        convert(run, "a.snn")
+        convert(run, "b.snn", "--pipeline", "acp", "--iterations", 3)
+        code, out, err = run("report", "a.snn", "b.snn", "--data", "npz:images.npz")
+        assert (code, err) == (0, "")
+        assert "b.snn no longer holds its ANN" in out
+        page = data_of(tmp_path / "report.html")
+        assert [source["against_ann"] for source in page["sources"]] == [True, False]
+        assert "parts" not in page["networks"][2]["layers"][0]
+        code, out, _ = run("report", "a.snn", "b.snn", "--data", "npz:images.npz", "--model", "nets.py:make")
+        assert code == 0
+        assert "no longer" not in out
+        page = data_of(tmp_path / "report.html")
+        assert all("parts" in network["layers"][0] for network in page["networks"])
+
+    def test_without_labels(self, run: Run, tmp_path: Path) -> None:
+        convert(run, "net.snn")
+        code, out, _ = run("report", "net.snn", "--data", "npz:unlabelled.npz")
+        assert code == 0
+        assert "gives the original's answer for" in out
+        assert data_of(tmp_path / "report.html")["networks"][0]["measure"] == "agreement"
+
+    def test_of_what_is_no_classifier(self, run: Run, tmp_path: Path) -> None:
+        arguments = ("nets.py:dense", "--data", "npz:images.npz", "-T", 2, "-o", "d.snn", "--report", "d.html")
+        code, out, err = run("convert", *arguments)
+        assert code == 0
+        assert "no summary" in err
+        assert "one row of classes" in out
+        code, out, err = run("report", "d.snn", "--data", "npz:images.npz")
+        assert (code, err) == (0, "")
+        assert "one row of classes" in out
+        assert data_of(tmp_path / "report.html")["networks"][0]["traces"]
+
+    def test_bad_calls(self, run: Run, tmp_path: Path) -> None:
+        convert(run, "net.snn")
+        fails(run("report", "none.snn"), "none.snn")
+        fails(run("report"), "FILE")
+        fails(run("report", "net.snn", "-T", 3), "it has T=2, 4")
+        fails(run("report", "net.snn", "-o", "none/a.html"), "no folder")
+        fails(run("report", "net.snn", "--data", "folder:none"), "no folder none")
+        fails(run("report", "net.snn", "--data", "npz:images.npz", "--model", "resnet20"), "net.snn")
+        fails(
+            run("convert", "nets.py:make", "--data", "npz:images.npz", "-o", "x.snn", "--report", "no/a.html"),
+            "no folder",
+        )
+        assert not (tmp_path / "report.html").exists()
+
+
+def test_convert_writes_one(run: Run, tmp_path: Path) -> None:
+    facts = convert(run, "net.snn", "--report", "made.html")
+    page = data_of(tmp_path / "made.html")
+    for network, expected in zip(page["networks"], facts["summary"]["networks"], strict=True):
+        assert network["curve"] == pytest.approx(expected["accuracy"], rel=1e-5)
+        assert network["seconds"] > 0
+    assert facts["report"]["file"] == "made.html"
+    plain = convert(run, "again.snn")
+    assert "report" not in plain
+    assert (tmp_path / "net.snn").read_bytes() == (tmp_path / "again.snn").read_bytes()
+    convert(run, "net.snn", "--report", "made.html", "--test", 0)
+    assert data_of(tmp_path / "made.html")["sets"] == []
+
+
+def test_demo_compares_its_pipelines(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "STEPS", (1, 3))
+    monkeypatch.setattr(demo, "TEST_IMAGES", 40)
+    monkeypatch.setattr(demo, "FEWER_IMAGES", 32)
+    monkeypatch.setattr(demo, "FEWER_ITERATIONS", 2)
+    code, out, err = run("demo", "--out", "out", "--report", "demo.html")
+    assert (code, err) == (0, "")
+    assert "demo.html: " in out
+    facts = json.loads((tmp_path / "out" / "demo.json").read_text())
+    page = data_of(tmp_path / "demo.html")
+    assert [source["name"] for source in page["sources"]] == ["BASELINE", "LCP", "ACP"]
+    for network in page["networks"]:
+        assert network["curve"] == pytest.approx(facts["after_every_step"][network["source_name"]][str(network["T"])])
+        assert network["ann"] == pytest.approx(facts["ann"])
+    assert len(page["sets"]) == 1
+    assert page["sets"][0]["classes"][0] == "airplane"
