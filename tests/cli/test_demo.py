@@ -17,7 +17,8 @@ def test_table_plot_and_numbers(
     monkeypatch.setattr(demo, "TEST_IMAGES", 40)
     monkeypatch.setattr(demo, "FEWER_IMAGES", 32)
     monkeypatch.setattr(demo, "FEWER_ITERATIONS", 2)
-    assert main(["demo", "--out", str(tmp_path / "out")]) == 0
+    page = tmp_path / "demo.html"
+    assert main(["demo", "--out", str(tmp_path / "out"), "--report", str(page)]) == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
     rows = [line.split()[0] for line in lines if line.split() and line.split()[0] in ("ANN", "BASELINE", "LCP", "ACP")]
@@ -35,5 +36,16 @@ def test_table_plot_and_numbers(
             assert facts["accuracy"][name][T] == curve[-1]
             assert all(0 <= value <= 1 for value in curve)
     assert facts["ann"] > 0.6  # of ten classes: the embedded network has learned
+
+    shown = json.loads(page.read_text().split('id="data">')[1].split("</script>")[0])
+    assert [source["name"] for source in shown["sources"]] == ["BASELINE", "LCP", "ACP"]
+    for network in shown["networks"]:
+        curve = facts["after_every_step"][network["source_name"]][str(network["T"])]
+        assert network["curve"] == pytest.approx(curve, rel=1e-5)
+        assert network["ann"] == pytest.approx(facts["ann"], rel=1e-5)
+    assert len(shown["sets"]) == 1
+    assert shown["sets"][0]["classes"][0] == "airplane"
+    assert facts["report"]["bytes"] == page.stat().st_size
+
     with Image.open(tmp_path / "out" / "accuracy.png") as plot:
         assert min(plot.size) > 400

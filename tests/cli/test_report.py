@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spikecal.cli import demo
 from spikecal.cli.main import main
 
 Run = Callable[..., tuple[int, str, str]]
@@ -167,21 +166,3 @@ def test_convert_writes_one(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "net.snn").read_bytes() == (tmp_path / "again.snn").read_bytes()
     convert(run, "net.snn", "--report", "made.html", "--test", 0)
     assert data_of(tmp_path / "made.html")["sets"] == []
-
-
-def test_demo_compares_its_pipelines(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "STEPS", (1, 3))
-    monkeypatch.setattr(demo, "TEST_IMAGES", 40)
-    monkeypatch.setattr(demo, "FEWER_IMAGES", 32)
-    monkeypatch.setattr(demo, "FEWER_ITERATIONS", 2)
-    code, out, err = run("demo", "--out", "out", "--report", "demo.html")
-    assert (code, err) == (0, "")
-    assert "demo.html: " in out
-    facts = json.loads((tmp_path / "out" / "demo.json").read_text())
-    page = data_of(tmp_path / "demo.html")
-    assert [source["name"] for source in page["sources"]] == ["BASELINE", "LCP", "ACP"]
-    for network in page["networks"]:
-        assert network["curve"] == pytest.approx(facts["after_every_step"][network["source_name"]][str(network["T"])])
-        assert network["ann"] == pytest.approx(facts["ann"])
-    assert len(page["sets"]) == 1
-    assert page["sets"][0]["classes"][0] == "airplane"

@@ -126,6 +126,7 @@ def test_sorting_sorts(page: Page, conversion: Conversion) -> None:
 
 
 def test_row_opens_to_histogram_threshold_and_errors(page: Page, conversion: Conversion) -> None:
+    Select(page.one("#shown")).select_by_visible_text("net.snn, T = 8")
     button = page.one(".layers tbody th button")
     button.send_keys(Keys.ENTER)
     assert button.get_attribute("aria-expanded") == "true"
@@ -141,7 +142,8 @@ def test_row_opens_to_histogram_threshold_and_errors(page: Page, conversion: Con
 
 
 def test_networks_are_compared_side_by_side(page: Page) -> None:
-    assert {"BASELINE", "LCP"} <= {text.strip() for text in page.texts(".networks .group span")} | {"BASELINE"}
+    assert page.texts(".networks .group span") == ["LCP", "BASELINE"]
+    Select(page.one("#shown")).select_by_visible_text("net.snn, T = 8")
     Select(page.one("#compare")).select_by_visible_text("net.snn, T = 4")
     here, other = column(page, "error"), column(page, "other-error")
     assert len(here) == len(other)
@@ -196,7 +198,8 @@ def test_tab_key_reaches_every_control(page: Page) -> None:
         )
         reached.add(found)
         outline = page.js("return getComputedStyle(document.activeElement).outlineStyle")
-        assert outline != "none" or found in ("image", "node"), found  # these two show it on what they contain
+        # the last two show it on what they contain, and after the last control the focus leaves the page
+        assert outline != "none" or found in (None, "image", "node"), found
     assert {"shown", "compare", "chart-step", "image", "step", "raster-layer", "colouring", "error", "node"} <= reached
 
 
@@ -205,7 +208,7 @@ def test_phone(browser: Page, file: Path, scheme: str) -> None:
     browser.open(file, width=360, height=740, scheme=scheme)
     browser.one(".layers tbody th button").send_keys(Keys.ENTER)
     wide = browser.js("return [document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-    assert wide == [360, 360]
+    assert wide[0] <= wide[1] <= 360
     out = browser.js(
         """return [...document.querySelectorAll("main *")].filter((e) => {
           const box = e.getBoundingClientRect();

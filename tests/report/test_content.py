@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -17,6 +18,8 @@ from spikecal.analysis.errors import measure_errors
 from spikecal.analysis.summary import Summary
 from spikecal.cli.reporting import write_report
 from spikecal.cli.summary import measure
+from spikecal.data.card import Card
+from spikecal.data.images import Data
 from spikecal.errors import ConfigError, FileError
 from spikecal.report.content import NOTHING, build
 from spikecal.report.layers import histogram_bars
@@ -163,16 +166,19 @@ class TestFindings:
         assert all(finding["todo"] for finding in content["findings"])
         return "; ".join(finding["title"] for finding in content["findings"])
 
-    def with_thresholds(self, conversion: Conversion, factor: float) -> dict[str, Any]:
+    def with_thresholds(self, conversion: Conversion, factor: float, every: bool = False) -> dict[str, Any]:
         source = from_file(conversion.path, [8])
-        stage = source.first.stages[1]
-        stage.end.op.theta.data *= factor  # type: ignore[union-attr, operator]
+        for stage in source.first.stages if every else source.first.stages[1:2]:
+            if stage.spiking:
+                stage.end.op.theta.data *= factor  # type: ignore[union-attr, operator]
         return build([(source, measured(conversion, source, conversion.model))])
 
     def test_good_network_has_none_of_these(self, content: dict[str, Any]) -> None:
         titles = self.titles(content)
-        for word in ("never fire", "Saturated", "No energy"):
+        for word in ("never fire", "silent", "No energy", "raised", "Few test images"):
             assert word not in titles
+        shares = [row["saturated"] for n in content["networks"] for row in n["layers"] if row["kind"] == "neurons"]
+        assert ("Saturated" in titles) == (max(shares) > 0.05)
 
     def test_dead_layer(self, conversion: Conversion) -> None:
         found = self.with_thresholds(conversion, 1e6)
@@ -184,7 +190,10 @@ class TestFindings:
 
     def test_saturation(self, conversion: Conversion) -> None:
         found = self.with_thresholds(conversion, 0.05)
-        assert "Saturated neurons in 1 layer" in self.titles(found)
+        finding = next(finding for finding in found["findings"] if "Saturated" in finding["title"])
+        assert conversion.result.snn.stages[1].name in [place["layer"] for place in finding["places"]]
+        assert "thresholds" in finding["todo"]
+        assert "Saturated" not in self.titles(self.with_thresholds(conversion, 1e6, every=True))
 
     def test_calibration_images(self, conversion: Conversion) -> None:
         few = spikecal.convert(conversion.model, conversion.images()[:8], T=4, pipeline="baseline")
@@ -211,8 +220,6 @@ class TestFindings:
 
 
 def source_with(source: Source, kept: dict[str, Any]) -> Source:
-    from dataclasses import replace
-
     return replace(source, measured=kept)
 
 
@@ -348,27 +355,24 @@ class TestHostileFiles:
     def test_numbers_that_are_none(self, conversion: Conversion) -> None:
         source = from_file(conversion.path, [8])
         source.records[-1].errors[0] = ("before", math.inf)
-        page = render(build([(source, NOTHING)]))
-        assert "Infinity" not in page
-        assert "NaN" not in page
+        content = build([(source, NOTHING)])
+        assert content["networks"][0]["layers"][-1]["before"] is None
+        assert render(content)
 
 
 def test_deep_network_over_many_steps_stays_small(tmp_path: Any) -> None:
-    layers: list[nn.Module] = [nn.Conv2d(3, 24, 3, padding=1), nn.ReLU()]
     torch.manual_seed(0)
+    layers: list[nn.Module] = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU()]
     for _ in range(149):
-        layers += [nn.Conv2d(24, 24, 1), nn.ReLU()]
-    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(24, 1000)).eval()
-    images = torch.rand(4, 3, 16, 16)
+        layers += [nn.Conv2d(8, 8, 1), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 1000)).eval()
+    images = torch.rand(2, 3, 4, 4)
     result = spikecal.convert(model, images, T=256, pipeline="baseline")
-    from spikecal.data.card import Card
-    from spikecal.data.images import Data
-
-    data = Data(name="four", images=(images * 255).to(torch.uint8), labels=torch.tensor([0, 1, 2, 999]))
-    card = Card(name="deep", size=(16, 16))
+    data = Data(name="two", images=(images * 255).to(torch.uint8), labels=torch.tensor([0, 999]))
+    card = Card(name="deep", size=(4, 4))
     source = from_result("deep", result)
     evaluation = spikecal.evaluate(result.snn, (images, data.labels), ann=model)
-    found = look(source, model, data, card, Summary("four", "test", [evaluation]))
+    found = look(source, None, data, card, Summary("two", "test", [evaluation]))
     written = write_report(tmp_path / "deep.html", [(source, found)])
     assert written.bytes < LIMIT
     assert written.content["plan"]["images"] >= 1

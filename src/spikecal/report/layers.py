@@ -60,7 +60,8 @@ def _recorded(records: Sequence[StageRecord]) -> dict[str, Any]:
         steps += [list(error) for error in record.errors[1:]]
     facts: dict[str, Any] = {"rate": last.rate, "saturated": last.saturated, "dead": last.dead}
     if steps:
-        facts |= {"steps": steps, "before": steps[0][1], "error": last.errors[-1][1] if last.errors else steps[-1][1]}
+        after = last.errors[-1][1] if last.errors else steps[-1][1]
+        facts |= {"steps": steps, "before": steps[0][1], "after": after, "error": after}
     if any(record.notes for record in records):
         facts["notes"] = [note for record in records for note in record.notes]
     return facts

@@ -104,27 +104,24 @@ function legend(curves, redraw) {
 
 function plot(curves, width, steps) {
   const height = width < 500 ? 240 : 320;
-  const edge = { left: 44, right: 16, top: 14, bottom: 34 };
+  const edge = { left: 52, right: 16, top: 14, bottom: 34 };
   const lines = originals(curves);
   const all = [...curves.flatMap((c) => [...c.values, c.last]), ...lines];
-  const low = all.length ? Math.max(0, Math.floor(Math.min(...all) * 10 - 0.3) / 10) : 0;
-  const high = all.length ? Math.min(1, Math.ceil(Math.max(...all) * 20 + 0.3) / 20) : 1;
+  const { low, high, unit } = scaleOf(all);
   const x = (t) => edge.left + ((t - 1) / Math.max(1, steps - 1)) * (width - edge.left - edge.right);
   const y = (v) => height - edge.bottom - ((v - low) / (high - low || 1)) * (height - edge.top - edge.bottom);
   const picture = svg("svg", { width, height, role: "img", "aria-label": describe(curves, lines) });
-  for (let i = 0; i <= 4; i++) {
-    const value = low + ((high - low) * i) / 4;
+  for (let value = low; value <= high + 1e-9; value += unit) {
     picture.append(
       svg("line", { class: "axis", x1: edge.left, x2: width - edge.right, y1: y(value), y2: y(value) }),
-      svg("text", { x: edge.left - 8, y: y(value) + 4, "text-anchor": "end" }, `${(100 * value).toFixed(high - low < 0.2 ? 1 : 0)}`)
+      svg("text", { x: edge.left - 8, y: y(value) + 4, "text-anchor": "end" }, `${(100 * value).toFixed(unit < 0.01 ? 1 : 0)} %`)
     );
   }
   for (const t of ticks(steps, width)) {
     picture.append(svg("text", { x: x(t), y: height - edge.bottom + 18, "text-anchor": "middle" }, String(t)));
   }
   picture.append(
-    svg("text", { x: width - edge.right, y: height - 3, "text-anchor": "end" }, "steps"),
-    svg("text", { x: 4, y: 11 }, "%")
+    svg("text", { x: width - edge.right, y: height - 3, "text-anchor": "end" }, "steps")
   );
   for (const share of lines) {
     picture.append(svg("line", { class: "rule", x1: edge.left, x2: width - edge.right, y1: y(share), y2: y(share) }));
@@ -141,6 +138,15 @@ function plot(curves, width, steps) {
       rule.setAttribute("x2", x(t));
     },
   };
+}
+
+/** A range of round numbers around the values, in three to six parts. */
+function scaleOf(values) {
+  if (!values.length) return { low: 0, high: 1, unit: 0.2 };
+  const [least, most] = [Math.min(...values), Math.max(...values)];
+  const unit = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2].find((u) => (most - least) / u <= 4.5) ?? 0.2;
+  const low = Math.max(0, Math.floor(least / unit - 0.1) * unit);
+  return { low, high: Math.max(low + unit, Math.min(1, Math.ceil(most / unit + 0.1) * unit)), unit };
 }
 
 function line(curve, x, y) {

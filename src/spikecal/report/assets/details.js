@@ -71,10 +71,8 @@ function stepsPanel(row) {
 
 function partsPanel(of, row) {
   if (!row.parts) return null;
-  const names = {
-    input: "input", flooring: "flooring", clipping: "clipping", unevenness: "unevenness", weights: "weights",
-  };
-  const rows = row.parts.filter(([name, value]) => name !== "weights" || value > 0).map(([name, value]) => [names[name], value]);
+  // without calibrated weights that part is nothing but rounding
+  const rows = row.parts.filter(([name, value]) => name !== "weights" || value > 1e-9);
   return panel(
     `Where the error comes from, ${source(of).errors_on} test images`,
     bars(rows, number),

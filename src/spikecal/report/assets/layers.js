@@ -6,10 +6,11 @@ const COLUMNS = [
   { key: "threshold", title: "threshold", value: (row) => row.threshold?.[0], text: (row) => number(row.threshold?.[0]) },
   { key: "rate", title: "fires", value: (row) => row.rate, text: (row) => percent(row.rate), meter: true, compared: true },
   { key: "before", title: "error before", value: (row) => row.before, text: (row) => number(row.before) },
-  { key: "error", title: "error", value: (row) => row.error, text: (row) => number(row.error), meter: true, compared: true },
+  { key: "after", title: "after", value: (row) => row.after, text: (row) => number(row.after), meter: true, compared: true },
+  { key: "error", title: "on test images", value: (row) => row.error, text: (row) => number(row.error), meter: true, compared: true, tested: true },
   { key: "saturated", title: "saturated", value: (row) => row.saturated, text: (row) => percent(row.saturated), limit: 0.05, compared: true },
   { key: "dead", title: "dead", value: (row) => row.dead, text: (row) => percent(row.dead), limit: 0.99 },
-  { key: "energy", title: "share of energy", value: (row) => row.energy, text: (row) => percent(row.energy) },
+  { key: "energy", title: "energy", value: (row) => row.energy, text: (row) => percent(row.energy) },
 ];
 
 const layers = { sort: "order", down: false, other: null, open: new Set(), root: null };
@@ -38,7 +39,8 @@ function layerRows(of) {
 }
 
 function columnsShown(rows) {
-  const own = COLUMNS.filter((column) => rows.some((row) => known(column.value(row)) && column.value(row) !== ""));
+  const own = COLUMNS.filter((column) =>
+    (!column.tested || source().against_ann) && rows.some((row) => known(column.value(row)) && column.value(row) !== ""));
   if (layers.other === null) return own;
   const other = new Map(data.networks[layers.other].layers.map((row) => [row.name, row]));
   const label = data.networks[layers.other].label;
@@ -69,12 +71,11 @@ function renderLayers() {
 
 function layersCaption(of) {
   const from = source(of);
-  const errors = from.against_ann
-    ? `Errors are relative, ‖x − s̄‖² / ‖x‖², on ${from.errors_on} test images; “before” is that before calibration, on calibration images.`
-    : "Errors are relative, ‖x − s̄‖² / ‖x‖², as recorded on calibration images.";
+  const tested = from.against_ann ? ` and on ${from.errors_on} test images` : "";
+  const errors = `Errors are relative, ‖x − s̄‖² / ‖x‖²: before and after calibration, on calibration images${tested}.`;
   const where = from.errors_on ? "test" : "calibration";
   return `${of.label}. ${errors} Fires: spikes per neuron and step; saturated: neurons that fire at every step; ` +
-    `dead: neurons that fire for no image; on ${where} images. A layer's name opens its details.`;
+    `dead: neurons that fire for no image; on ${where} images. Energy: of all that the network needs. A layer's name opens its details.`;
 }
 
 function headCell(column) {

@@ -207,7 +207,7 @@ function activityPanel(view, pick) {
 /** One layer: when some of its neurons fire, and where. */
 function layerPanel(view, pick) {
   const { neurons } = view;
-  const inside = el("div");
+  const inside = el("div", { class: "inside" });
   const select = el("select", { id: "raster-layer", onchange: () => {
     spikes.layer = Number(select.value);
     build();
@@ -223,7 +223,7 @@ function layerPanel(view, pick) {
   build();
   pick.push(build);
   view.update.push((step) => updates.forEach((update) => update(step)));
-  return el("div", {}, el("h3", {}, el("label", { for: "raster-layer" }, "Neurons of "), select), inside);
+  return el("div", { class: "whole" }, el("h3", {}, el("label", { for: "raster-layer" }, "Neurons of "), select), inside);
 }
 
 function raster(view, updates) {
