@@ -20,7 +20,7 @@ browser:
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		apt-get install -y $(BROWSER) || { apt-get update && apt-get install -y $(BROWSER); }; \
 	else \
-		echo "make test needs chromium and chromedriver: apt-get install -y $(BROWSER)" >&2; exit 1; \
+		echo "the report's tests need chromium and chromedriver: apt-get install -y $(BROWSER)" >&2; exit 1; \
 	fi
 
 lint: $(STAMP)

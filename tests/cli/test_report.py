@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import spikecal
 from spikecal.cli.main import main
 
 Run = Callable[..., tuple[int, str, str]]
@@ -138,6 +139,18 @@ class TestReport:
         assert (code, err) == (0, "")
         assert "one row of classes" in out
         assert data_of(tmp_path / "report.html")["networks"][0]["traces"]
+
+    def test_a_file_cannot_name_code_to_run(self, run: Run, tmp_path: Path) -> None:
+        convert(run, "net.snn")
+        (tmp_path / "evil.py").write_text("import pathlib\ndef make():\n    pathlib.Path('ran').touch()\n")
+        network = spikecal.load(tmp_path / "net.snn")
+        network.info["card"]["data"] = "evil.py:make"
+        network.save(tmp_path / "bad.snn")
+        fails(run("evaluate", "bad.snn"), "evil.py:make as its images, which is code")
+        code, out, _ = run("report", "bad.snn")
+        assert code == 0
+        assert "no images were run" in out
+        assert not (tmp_path / "ran").exists()
 
     def test_bad_calls(self, run: Run, tmp_path: Path) -> None:
         convert(run, "net.snn")

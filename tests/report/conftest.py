@@ -75,7 +75,7 @@ def hostile(conversion: Conversion, tmp_path_factory: pytest.TempPathFactory) ->
         graph.add(Node(renamed[node.name], node.op, inputs, shapes))
     bad = SpikingNetwork(graph, 8)
     records = [{**record, "stage": renamed[record["stage"]], "notes": [HOSTILE]} for record in network.info["records"]]
-    card = {**network.info["card"], "name": HOSTILE, "data": HOSTILE}
+    card = {**network.info["card"], "name": HOSTILE + "\ud800", "data": HOSTILE}
     bad.info = {**network.info, "records": records, "card": card}
     path = tmp_path_factory.mktemp("hostile") / "<b>bad.snn"
     bad.save(path)

@@ -55,7 +55,7 @@ def evaluate(
         card = Card.from_dict(info["card"])
     if card is None:
         raise ConfigError(f"{file} does not say what images it takes: give the network it came from with --model")
-    test = subset(options.chosen_data(data, card, "test", data_root), images, seed)
+    test = subset(options.chosen_data(data, card, "test", data_root, from_file=network is None), images, seed)
     networks = load_networks(file, sorted(set(steps or info["T"])), network, Prepared(test, card))
     ann = original(networks[0]) if network is None else network
     if ann is None and within is not None:

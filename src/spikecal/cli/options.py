@@ -52,10 +52,12 @@ def check_folder(file: Path) -> None:
         raise ConfigError(f"there is no folder {file.absolute().parent} to write {file.name} to")
 
 
-def chosen_data(name: str | None, card: "Card", split: str, root: Path | None) -> "Data":
-    """The named set, else the one on the card."""
-    from spikecal.data.sources import load_data
+def chosen_data(name: str | None, card: "Card", split: str, root: Path | None, *, from_file: bool = False) -> "Data":
+    """The named set, else the one on the card; a card out of a file cannot name code to run."""
+    from spikecal.data.sources import load_data, runs_code
 
+    if name is None and from_file and card.data is not None and runs_code(card.data):
+        raise ConfigError(f"the file names {card.data} as its images, which is code: if you trust it, use --data")
     name = name or card.data
     if name is None:
         raise ConfigError(f"{card.name} comes with no images: give --data")

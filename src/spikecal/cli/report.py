@@ -62,7 +62,7 @@ def report(
     with bars(json) as progress:
         for source in sources:
             own = card or source.card
-            tested, why = _images(source, own, data, data_root, images, seed)
+            tested, why = _images(source, own, card is None, data, data_root, images, seed)
             if own is None or tested is None:
                 from spikecal.report.content import NOTHING
 
@@ -85,7 +85,13 @@ def report(
 
 
 def _images(
-    source: "Source", card: "Card | None", data: str | None, root: Path | None, images: int, seed: int
+    source: "Source",
+    card: "Card | None",
+    from_file: bool,
+    data: str | None,
+    root: Path | None,
+    images: int,
+    seed: int,
 ) -> tuple["Data | None", str]:
     """The test images, or why there are none; images that were asked for by name and are not there are an error."""
     from spikecal.data.sources import subset
@@ -97,7 +103,7 @@ def _images(
         if card is None:
             raise ConfigError(f"{source.name} does not say what images it takes: give its network with --model")
         check_inputs(source)
-        return subset(options.chosen_data(data, card, "test", root), images, seed), ""
+        return subset(options.chosen_data(data, card, "test", root, from_file=from_file), images, seed), ""
     except (ConfigError, DataError) as error:
         if data is not None:
             raise

@@ -57,6 +57,10 @@ class Card:
         """The inverse of `to_dict`, lists taken for tuples."""
         try:
             values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-            return cls(**values)
+            card = cls(**values)
         except TypeError as error:
             raise ConfigError(f"not a model card: {error}") from error
+        texts = (card.name, card.data or "", *card.classes)
+        if not all(isinstance(text, str) for text in texts):
+            raise ConfigError("not a model card: its name, data and classes must be text")
+        return card

@@ -16,7 +16,7 @@ from spikecal.data.images import Data, Images, subset
 from spikecal.data.known import KNOWN
 from spikecal.errors import DataError
 
-__all__ = ["Data", "Images", "data_root", "load_data", "subset"]
+__all__ = ["Data", "Images", "data_root", "load_data", "runs_code", "subset"]
 
 SPLITS = ("train", "test")
 KINDS: dict[str, Callable[[str, Path, str], Data]] = {
@@ -49,6 +49,11 @@ def load_data(spec: str, split: str, root: Path | None = None) -> Data:
         f"unknown data {spec!r}: give {', '.join(KNOWN)}, {', '.join(f'{kind}:PATH' for kind in KINDS)}, "
         f"file.py:function or module:function"
     )
+
+
+def runs_code(spec: str) -> bool:
+    """Whether reading these images would run a function: fine where a user types it, not where a file says it."""
+    return spec not in KNOWN and spec.partition(":")[0] not in KINDS and is_factory(spec)
 
 
 def _from_factory(spec: str, split: str) -> Data:

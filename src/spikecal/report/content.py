@@ -189,9 +189,11 @@ def _set(samples: Samples, plan: Plan) -> dict[str, Any]:
 
 
 def compact(value: Any) -> Any:
-    """Plain data with few digits, and None for what JSON has no number for."""
+    """Plain data with few digits, None for what JSON has no number for, and text that can be written."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, str):  # half a character, as JSON can have it, cannot be written
+        return value.encode(errors="replace").decode()
     if isinstance(value, dict):
         return {key: compact(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

@@ -42,11 +42,15 @@ class Measured:
     summary: Summary | None = None
     energy: Mapping[int, Energy] = field(default_factory=dict)
     errors: Mapping[int, NetworkErrors] = field(default_factory=dict)
-    against_ann: bool = False  # whether errors are those against the ANN
+    graph: Graph | None = None  # the ANN that errors are against; without it they mean nothing
     samples: Samples | None = None
     answers: list[int] | None = None  # the ANN's to the samples
     classifies: bool = False
     notes: tuple[str, ...] = ()
+
+    @property
+    def against_ann(self) -> bool:
+        return self.graph is not None
 
 
 def first_images(data: Data, card: Card, strict: bool = False) -> tuple[Tensor, list[int] | None]:
@@ -100,7 +104,7 @@ def look(
         summary=summary,
         energy=energy,
         errors=errors,
-        against_ann=graph is not None,
+        graph=graph,
         samples=samples,
         answers=answering(teacher)(samples.images).tolist() if classifies and teacher is not None else None,
         classifies=classifies,

@@ -130,7 +130,7 @@ function dataCell(column, row, most) {
   const value = column.value(row);
   const flagged = column.limit && known(value) && value > column.limit;
   const names = [column.class, column.meter && known(value) ? "meter" : null, flagged ? "flagged" : null].filter(Boolean);
-  const cell = el("td", { class: names.join(" ") || null }, el("span", {}, column.text(row)));
+  const cell = el("td", { title: column.class === "what" ? row.what : null, class: names.join(" ") || null }, el("span", {}, column.text(row)));
   if (column.meter && known(value)) cell.style.setProperty("--share", (value / most).toFixed(3));
   return cell;
 }
