@@ -24,6 +24,9 @@ def make():
                         nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
     return net, Card(name="small", size=(12, 12), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 
+def headed():
+    return nn.Sequential(*make()[0], nn.Softmax(1)), make()[1]
+
 def dense():
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 2, 1)), make()[1]
@@ -139,6 +142,21 @@ class TestReport:
         assert (code, err) == (0, "")
         assert "one row of classes" in out
         assert data_of(tmp_path / "report.html")["networks"][0]["traces"]
+
+    def test_of_a_file_made_with_keep(self, run: Run, tmp_path: Path) -> None:
+        arguments = ("nets.py:headed", "--data", "npz:images.npz", "-T", 4, "--keep", "8", "-o", "k.snn")
+        code, _, err = run("convert", *arguments, "--report", "made.html")
+        assert (code, err) == (0, "")
+        made = data_of(tmp_path / "made.html")["networks"][0]
+        code, out, err = run("report", "k.snn", "--data", "npz:images.npz")
+        assert (code, err) == (0, "")
+        assert "without its analog head" in out
+        assert data_of(tmp_path / "report.html")["networks"][0]["layers"][0]["parts"]
+        code, out, err = run("report", "k.snn", "--data", "npz:images.npz", "--model", "nets.py:headed")
+        assert (code, err) == (0, "")
+        found = data_of(tmp_path / "report.html")["networks"][0]
+        assert found["curve"] == made["curve"]
+        assert found["traces"][0]["answers"] == made["traces"][0]["answers"]
 
     def test_a_file_cannot_name_code_to_run(self, run: Run, tmp_path: Path) -> None:
         convert(run, "net.snn")

@@ -199,7 +199,7 @@ class TestFindings:
         few = spikecal.convert(conversion.model, conversion.images()[:8], T=4, pipeline="baseline")
         found = build([(from_result("few", few), NOTHING)])
         assert "Few calibration images" in self.titles(found)
-        assert any("8 images" in finding["text"] for finding in found["findings"])
+        assert any("For the thresholds of few there were 8 images" in finding["text"] for finding in found["findings"])
         enough = spikecal.convert(conversion.model, conversion.images().repeat(2, 1, 1, 1), T=4, pipeline="baseline")
         assert enough.images == 300
         assert "Few calibration images" not in self.titles(build([(from_result("enough", enough), NOTHING)]))

@@ -1,5 +1,6 @@
 """`spikecal report`: one HTML page on the networks of one or several files."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,6 +8,7 @@ import typer
 
 from spikecal.cli import options
 from spikecal.cli.console import bars, show_json
+from spikecal.cli.evaluate import load_networks
 from spikecal.cli.reporting import carried, write_report
 from spikecal.cli.summary import measure, show_summary
 from spikecal.errors import ConfigError, DataError
@@ -50,6 +52,8 @@ def report(
 ) -> None:
     """Write one HTML page that shows what a conversion did; several files and T are compared side by side."""
     options.check_folder(output)
+    from spikecal.data.prepare import Prepared
+    from spikecal.report.content import NOTHING
     from spikecal.report.source import from_file
     from spikecal.zoo.models import load_model
 
@@ -60,15 +64,16 @@ def report(
     unreadable: Unreadable = {}
     known: dict[tuple[str, Card], Measured] = {}
     with bars(json) as progress:
-        for source in sources:
+        for file, source in zip(files, sources, strict=True):
             own = card or source.card
             tested, why = _images(source, own, card is None, data, data_root, images, seed)
             if own is None or tested is None:
-                from spikecal.report.content import NOTHING
-
                 seen.append((source, NOTHING))
                 notes.append(carried(source.name, why))
                 continue
+            if source.headless and network is not None:
+                networks = load_networks(file, list(source.networks), network, Prepared(tested, own))
+                source = replace(source, networks={n.T: n for n in networks}, headless=False)
             found, more = _measured(source, network, tested, own, strict, known.get((tested.name, own)), progress)
             known.setdefault((tested.name, own), found)
             seen.append((source, found))
@@ -120,16 +125,16 @@ def _measured(
     progress: "Progress | None",
 ) -> tuple["Measured", "Unreadable"]:
     """Accuracy where there are classes, then everything else; the images followed are those of `before`."""
-    from dataclasses import replace
-
     from spikecal.analysis.evaluate import original
-    from spikecal.report.measure import first_images, gives_classes, look
+    from spikecal.report.measure import ann_of, first_images, gives_classes, look
 
+    first = first_images(data, card, strict)[0]
+    graph = ann_of(source, network, first)  # before anything long: this is where another model is noticed
     ann: nn.Module | Graph | None = original(source.first) if network is None else network
     summary: Summary | None = None
     unreadable: Unreadable = {}
     notes: tuple[str, ...] = ()
-    if not source.headless and gives_classes(source.first, first_images(data, card, strict)[0]):
+    if not source.headless and gives_classes(source.first, first):
         if data.labels is None and ann is None:
             notes = (f"{data.name} has no labels and {source.name} no ANN: how good it is is not known (--model).",)
         else:
@@ -139,7 +144,7 @@ def _measured(
                 networks, ann, data, card, _split(source, data), strict=strict, seconds=seconds, progress=progress
             )
     samples = None if before is None else before.samples
-    found = look(source, network, data, card, summary, strict=strict, samples=samples, progress=progress)
+    found = look(source, graph, data, card, summary, strict=strict, samples=samples, progress=progress)
     return replace(found, notes=(*notes, *found.notes)), unreadable
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from spikecal.calibration.calibrators import Bias, Calibrator
 from spikecal.calibration.threshold import MMSE
 from spikecal.report.source import Source
 from spikecal.report.words import Facts, behind, percent, points, score, steps
@@ -15,7 +14,8 @@ GAP = 5.0  # percentage points behind the ANN
 FEW = 4  # times fewer calibration images than the method has
 FEW_TESTED = 100
 WORSE = 1.05  # how much a calibrator may raise a layer's error before it is said
-PLACES = 8  # layers that are named
+PLACES, NAMED = 8, 4  # layers and networks that are named
+PLURAL = {"bias": "biases", "potential": "potentials", "weights": "weights"}
 
 Finding = dict[str, Any]
 Place = tuple[Facts, dict[str, Any]]  # a network and a layer of it
@@ -53,6 +53,12 @@ def _where(networks: Sequence[Facts], holds: Callable[[dict[str, Any]], bool]) -
 def _layers(places: Sequence[Place]) -> str:
     names = dict.fromkeys(row["name"] for _, row in places)
     return "1 layer" if len(names) == 1 else f"{len(names)} layers"
+
+
+def _named(some: Sequence[Facts], networks: Sequence[Facts]) -> str:
+    if len(some) > NAMED:
+        return f"{len(some)} of {len(networks)} networks"
+    return "; ".join(n["label"] for n in some)
 
 
 def _share(row: dict[str, Any], name: str) -> float:
@@ -109,29 +115,26 @@ def _saturated(networks: Sequence[Facts]) -> Finding | None:
 
 
 def _few_images(sources: Sequence[Source]) -> Finding | None:
-    few = {}
+    few = []  # share of what the method has, number, of what
     for source in sources:
-        if source.calibration_images is not None and source.pipeline is not None:
-            wanted = [(MMSE().images, source.pipeline.threshold.images)]
-            wanted += [(type(c)().images, c.images) for sweep in source.pipeline.sweeps for c in sweep]
-            used = [(whole, min(asked, source.calibration_images)) for whole, asked in wanted]
-            if any(count * FEW < whole for whole, count in used):
-                few[source.name] = min(count for _, count in used)
+        if source.calibration_images is None or source.pipeline is None:
+            continue
+        parts = [("thresholds", MMSE().images, source.pipeline.threshold.images)]
+        parts += [(PLURAL[c.label], type(c)().images, c.images) for sweep in source.pipeline.sweeps for c in sweep]
+        for part, whole, asked in parts:
+            count = min(asked, source.calibration_images)
+            if count * FEW < whole:
+                few.append((count / whole, count, whole, f"the {part} of {source.name}"))
     if not few:
         return None
-    name, count = min(few.items(), key=lambda item: item[1])
-    full, light = MMSE().images, _default_images(Bias)
+    _, count, whole, what = min(few)
     return _finding(
         "warning",
         "Few calibration images",
-        f"{name} was calibrated on {count:,} image{'' if count == 1 else 's'}; thresholds and weights are meant for "
-        f"{full:,}, biases and potentials for {light:,}. With so few, thresholds miss rare large activations.",
+        f"For {what} there {'was 1 image' if count == 1 else f'were {count:,} images'}, and the method has {whole:,}. "
+        f"So few miss what is rare, such as large activations.",
         "Convert again with more images of the kind the network will see; they need no labels.",
     )
-
-
-def _default_images(kind: type[Calibrator]) -> int:
-    return kind().images
 
 
 def _gap(networks: Sequence[Facts], near: float) -> Finding | None:
@@ -140,7 +143,7 @@ def _gap(networks: Sequence[Facts], near: float) -> Finding | None:
         return None
     worst = max(far, key=lambda n: behind(n) or 0)
     close = [n for n in networks if (gap := behind(n)) is not None and gap <= near / 100 + 1e-9]
-    names = ", ".join(n["label"] for n in far)
+    names = _named(far, networks)
     text = f"{names}: up to {points(behind(worst) or 0)} fewer right answers than the original."
     if worst["accuracy"] is None:
         text = f"{names}: up to {points(behind(worst) or 0)} of the answers are not the original's."
@@ -181,7 +184,7 @@ def _energy(networks: Sequence[Facts]) -> Finding | None:
     if not dear:
         return None
     even = min((n["break_even"] for n in dear if n["break_even"] is not None), default=None)
-    names = ", ".join(n["label"] for n in dear)
+    names = _named(dear, networks)
     text = f"{names}: by counted operations it costs more energy than the original."
     if even is not None:
         text += f" Both cost the same at about {steps(round(even))} of such firing."

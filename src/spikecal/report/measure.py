@@ -82,7 +82,7 @@ def look(
     images, labels = first_images(data, card, strict)
     images = _at_home(source.first, images)
     classifies = gives_classes(source.first, images)
-    graph = _graph(source, ann, images)
+    graph = ann_of(source, ann, images)
     notes = []
     if source.headless:
         notes.append(f"{source.name} holds a spiking body without its analog head: it gives no answer")
@@ -112,10 +112,10 @@ def look(
     )
 
 
-def _graph(source: Source, ann: nn.Module | Graph | None, images: Tensor) -> Graph | None:
+def ann_of(source: Source, ann: nn.Module | Graph | None, images: Tensor) -> Graph | None:
     """The ANN with the stages of the networks; None where it is neither given nor left in the file."""
-    body_only = source.headless or source.first.head is not None
-    if ann is None or body_only:
+    head = source.headless or source.first.head is not None
+    if ann is None or (head and isinstance(ann, nn.Module) and not source.first.info.get("keep")):
         pipeline = None if source.pipeline is None else source.pipeline.to_dict()
         return original(source.first, pipeline)
     try:
