@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,3 +89,5 @@ def chromium(folder: Path) -> Iterator[Page]:
         yield Page(found)
     finally:
         found.quit()
+        # selenium opens addresses with urllib, which then remembers for the whole process that there was no proxy
+        urllib.request.install_opener(None)  # type: ignore[arg-type]

@@ -100,16 +100,18 @@ function bars(rows, format) {
   return box;
 }
 
-/** Draws again whenever the box changes its width. */
+/** Draws at once if the box is on the page, and again whenever it changes its width. */
 function responsive(box, draw) {
   let last = 0;
-  new ResizeObserver(() => {
+  const look = () => {
     const width = Math.floor(box.clientWidth);
     if (width > 0 && width !== last) {
       last = width;
       draw(width);
     }
-  }).observe(box);
+  };
+  new ResizeObserver(look).observe(box);
+  look();
 }
 
 function options(select, entries, chosen) {

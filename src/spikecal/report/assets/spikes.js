@@ -139,6 +139,8 @@ function classPanel(view) {
   const { trace, set } = view;
   const all = trace.values.flat();
   const [low, high] = [Math.min(0, ...all), Math.max(0, ...all)];
+  // three digits of the largest, the same number of them behind the point for all
+  const digits = Math.min(8, Math.max(0, 2 - Math.floor(Math.log10(Math.max(-low, high) || 1))));
   const place = (value) => (100 * (value - low)) / (high - low || 1);
   const grid = el("div", { class: "classes" });
   const label = set.images[spikes.image].label;
@@ -157,7 +159,7 @@ function classPanel(view) {
       const value = row.values[step - 1];
       row.bar.style.left = `${Math.min(place(0), place(value))}%`;
       row.bar.style.width = `${Math.abs(place(value) - place(0))}%`;
-      row.value.textContent = value.toFixed(2);
+      row.value.textContent = value.toFixed(digits);
       for (const part of [row.name, row.bar]) part.classList.toggle("top-one", row.index === trace.answers[step - 1]);
     }
   });
