@@ -101,6 +101,8 @@ def fails(result: tuple[int, str, str], reason: str) -> None:
         (["convert", "resnet20", "--data", "folder:none", "-o", "x.snn"], "no folder none"),
         (["convert", "resnet20", "--weights", "none.pt", "-o", "x.snn"], "no weights file none.pt"),
         (["convert", "resnet20", "-o", "none/x.snn"], "no folder"),
+        (["convert", "resnet20", "-o", "."], "is a folder"),
+        (["convert", "resnet20", "-o", "net.snn", "--seed", "99999999999999999999999"], "--seed"),
         (["evaluate", "none.snn"], "none.snn"),
         (["check", "none.snn"], "none.snn"),
         (["check", "none.py:make"], "no file none.py"),

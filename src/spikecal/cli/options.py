@@ -48,6 +48,8 @@ SCREENFUL = 20  # unreadable files that are listed; --json has all of them
 
 def check_folder(file: Path) -> None:
     """Before anything long: there must be a place for what comes out of it."""
+    if file.is_dir():
+        raise ConfigError(f"{file} is a folder: give the name of a file to write")
     if not file.absolute().parent.is_dir():
         raise ConfigError(f"there is no folder {file.absolute().parent} to write {file.name} to")
 
