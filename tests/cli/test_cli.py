@@ -363,7 +363,14 @@ def test_ctrl_c_is_130_without_a_traceback(tmp_path: Path) -> None:
         "-o",
         "x.snn",
     ]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
+    )
     try:
         for _ in range(600):
             if (tmp_path / "ready").exists() or process.poll() is not None:
