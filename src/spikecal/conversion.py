@@ -20,7 +20,7 @@ from spikecal.calibration.images import Inputs, batches, collect
 from spikecal.calibration.sweep import Progress, StageRecord, Sweep, observe, set_thresholds, settings_of
 from spikecal.calibration.workdir import Workdir, fingerprint
 from spikecal.errors import ConfigError, ConversionError
-from spikecal.files import write_whole
+from spikecal.files import is_special, write_whole
 from spikecal.graph.graph import Graph, describe
 from spikecal.graph.lower import lower
 from spikecal.graph.ops import Spike
@@ -69,7 +69,8 @@ class Result:
         extra = {f"{name}:{part}": getattr(h, part) for name, h in layers.items() for part in PARTS}
         write(path, self.networks, self.info(), extra)
         timings = {"seconds": self.seconds, "stages": [[r.T, r.sweep, r.stage, r.seconds] for r in self.records]}
-        write_whole(Path(f"{path}.json"), json.dumps(timings, indent=1))
+        if not is_special(Path(path)):
+            write_whole(Path(f"{path}.json"), json.dumps(timings, indent=1))
 
     def info(self) -> dict[str, Any]:
         """What a file says of its making; the same for the same conversion."""

@@ -16,15 +16,28 @@ except ImportError:  # no such thing on Windows: there nobody looks after it
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """Write beside `path` and rename: whoever is killed leaves the old file or the new one, never half of one."""
-    part = path.with_name(path.name + ".part")
+    """Write beside `path` and rename: whoever is killed leaves the old file or the new one, never half of one.
+
+    Links are followed, and what is no file (/dev/null, a pipe) is written to and not replaced.
+    """
+    target = Path(os.path.realpath(path))
+    data = content.encode() if isinstance(content, str) else content
+    part = target.with_name(target.name + ".part")
     try:
-        part.write_bytes(content.encode() if isinstance(content, str) else content)
-        os.replace(part, path)
+        if is_special(target):
+            target.write_bytes(data)
+            return
+        part.write_bytes(data)
+        os.replace(part, target)
     except OSError as error:
         with suppress(OSError):
             part.unlink()
         raise FileError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def is_special(path: Path) -> bool:
+    """Whether something is there that is neither a file nor a folder: a device, a pipe."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def lock(file: IO[Any]) -> bool:

@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from spikecal.cli.main import main
+from spikecal.files import write_whole
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -289,6 +290,30 @@ class TestConvert:
         self.convert(run, net, "-o", "net.snn")
         call = ("evaluate", "net.snn", "--data", "npz:images.npz", "--model", "nets.py:other")
         fails(run(*call), "not made of this network")
+
+    def test_nothing_is_written_over_what_is_read_or_written(self, run: Run, net: str, tmp_path: Path) -> None:
+        call = ("convert", net, "--data", "npz:images.npz", "-T", 2, "-o", "net.snn")
+        fails(run(*call, "--report", "net.snn"), "same command")
+        fails(run(*call, "--report", "net.snn.json"), "same command")
+        self.convert(run, net, "-o", "net.snn")
+        before = (tmp_path / "net.snn").read_bytes()
+        fails(run("report", "net.snn", "-o", "net.snn", "--images", 0), "same command")
+        assert (tmp_path / "net.snn").read_bytes() == before
+
+    def test_links_are_followed_and_devices_stay(self, run: Run, net: str, tmp_path: Path) -> None:
+        (tmp_path / "real").mkdir()
+        (tmp_path / "link.snn").symlink_to(tmp_path / "real" / "net.snn")
+        self.convert(run, net, "-o", "link.snn")
+        assert (tmp_path / "link.snn").is_symlink()
+        assert (tmp_path / "real" / "net.snn").is_file()
+        os.mkfifo(tmp_path / "pipe")
+        reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            write_whole(tmp_path / "pipe", "x")
+            assert os.read(reader, 10) == b"x"
+        finally:
+            os.close(reader)
+        assert not (tmp_path / "pipe").is_file()
 
     def test_same_call_same_bytes(self, run: Run, net: str, tmp_path: Path) -> None:
         self.convert(run, net, "-o", "a.snn")

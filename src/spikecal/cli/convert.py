@@ -76,9 +76,9 @@ def convert(
     """Convert a network, calibrate it, and write it to a file."""
     settings = options.configured(pipeline, config, images, iterations, rounding, threshold, per)
     budget = None if memory is None else parse_bytes(memory)
-    for path in (output, report):
-        if path is not None:
-            options.check_folder(path)
+    options.check_output(output)
+    if report is not None:
+        options.check_output(report, [output])
     import spikecal
     from spikecal.data.images import readable
     from spikecal.data.prepare import Prepared

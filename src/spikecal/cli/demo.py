@@ -42,7 +42,7 @@ def demo(
 
     started = time.perf_counter()
     if report is not None:
-        options.check_folder(report)
+        options.check_output(report)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

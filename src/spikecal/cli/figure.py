@@ -61,7 +61,7 @@ def figure(
         raise ConfigError("give the picture to write with -o FILE")
     if output.suffix[1:].lower() not in FORMATS:
         raise ConfigError(f"{output.name}: a picture ends in {', '.join(f'.{f}' for f in FORMATS)}")
-    options.check_folder(output)
+    options.check_output(output)
     subjects = _subjects(FIGURES[name], model, weights, data, data_root, images, seed)
     with bars(json) as progress:
         settings = Settings(

@@ -1,5 +1,6 @@
 """Options that several verbs take, and what they mean."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -46,8 +47,10 @@ Per = Literal["layer", "channel"]
 SCREENFUL = 20  # unreadable files that are listed; --json has all of them
 
 
-def check_folder(file: Path) -> None:
-    """Before anything long: there must be a place for what comes out of it."""
+def check_output(file: Path, taken: Sequence[Path] = ()) -> None:
+    """Before anything long: there must be a place for what comes out of it, and nothing `taken` may be there."""
+    if file.resolve() in [other.resolve() for path in taken for other in (path, Path(f"{path}.json"))]:
+        raise ConfigError(f"{file} is written or read by the same command: give another name")
     if file.is_dir():
         raise ConfigError(f"{file} is a folder: give the name of a file to write")
     if not file.absolute().parent.is_dir():

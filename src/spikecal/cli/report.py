@@ -51,7 +51,7 @@ def report(
     json: options.Json = False,
 ) -> None:
     """Write one HTML page that shows what a conversion did; several files and T are compared side by side."""
-    options.check_folder(output)
+    options.check_output(output, files)
     from spikecal.data.prepare import Prepared
     from spikecal.report.content import NOTHING
     from spikecal.report.source import from_file
