@@ -44,3 +44,15 @@ def test_a_detector_runs() -> None:
     with torch.no_grad():
         found = detector([torch.rand(3, 64, 80)])[0]
     assert found["boxes"].shape[1] == 4
+
+
+def test_roi_align_averages_bilinear_samples() -> None:
+    """Of a plane, which interpolation gives back exactly, the pool of a box is the plane at its bins' centres."""
+    rows, columns = torch.meshgrid(torch.arange(16.0), torch.arange(20.0), indexing="ij")
+    plane = (3 * rows + 2 * columns)[None, None].requires_grad_()
+    pooled = vision("torchvision.ops").roi_align(plane, [torch.tensor([[4.0, 2.0, 12.0, 10.0]])], 4, sampling_ratio=2)
+    centres = torch.arange(4) * 2.0 + 1
+    expected = 3 * (2 + centres)[:, None] + 2 * (4 + centres)[None]
+    assert torch.allclose(pooled[0, 0], expected, atol=1e-4)
+    pooled.sum().backward()
+    assert plane.grad is not None and float(plane.grad.sum()) == 16

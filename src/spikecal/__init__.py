@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from spikecal import detection
     from spikecal.analysis.evaluate import Evaluation, evaluate
     from spikecal.calibration.calibrators import Bias, Potential, Weights
     from spikecal.calibration.threshold import MMSE, MaxAct, Percentile
@@ -31,11 +32,13 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "ACP", "BASELINE", "Bias", "ConfigError", "ConversionError", "DataError", "Evaluation", "FileError", "LCP",
     "MAXACT", "MMSE", "MaxAct", "PC", "PERCENTILE", "Percentile", "Pipeline", "Potential", "Result", "Run",
-    "SpikecalError", "SpikingNetwork", "Weights", "convert", "evaluate", "inspect", "load",
+    "SpikecalError", "SpikingNetwork", "Weights", "convert", "detection", "evaluate", "inspect", "load",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
+    if name == "detection":  # a module of public names of its own
+        return import_module("spikecal.detection")
     if name not in _HOME:
         raise AttributeError(f"module 'spikecal' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -27,7 +27,7 @@ from spikecal.graph.ops import Spike
 from spikecal.graph.stages import partition, with_joints
 from spikecal.memory import free_memory
 from spikecal.pipeline import LCP, Pipeline, resolve
-from spikecal.snn.execute import CALL_FLOATS, Shapes, images_per_call, largest_value, shapes_of
+from spikecal.snn.execute import CALL_FLOATS, Shapes, images_per_call, largest_value, shapes_of, steps_per_call
 from spikecal.snn.file import write
 from spikecal.snn.network import SpikingNetwork, weights_channels_last
 
@@ -52,6 +52,7 @@ class Result:
     card: dict[str, Any] | None = None  # what the network expects of images, for whoever reads the file
     measured: dict[str, Any] | None = None  # what was measured of it and of the ANN, likewise
     images: int | None = None  # how many there were to calibrate on; parts of the pipeline may use fewer
+    more: dict[str, Any] = field(default_factory=dict)  # what else a file is to say
 
     @property
     def snn(self) -> SpikingNetwork:
@@ -79,9 +80,11 @@ class Result:
             "records": [settings_of(record) for record in self.records],
             "micro_batch": {str(T): network.info["micro_batch"] for T, network in self.networks.items()},
             **({"keep": list(self.keep)} if self.keep else {}),
+            **({} if self.snn.readout == "current" else {"readout": self.snn.readout}),
             **({} if self.card is None else {"card": self.card}),
             **({} if self.measured is None else {"measured": self.measured}),
             **({} if self.images is None else {"images": self.images}),
+            **self.more,
         }
 
 
@@ -238,7 +241,8 @@ def _sweep(
     marks = sorted({min(c.images, len(used)) for c in calibrators})
     shapes = shapes_of(graph, used[0])
     size = settings.micro_batch or images_per_call(shapes, network.T)
-    working = WORKING_VALUES * 4 * max(CALL_FLOATS, size * network.T * largest_value(shapes))
+    steps = min(network.T, steps_per_call(shapes, size))
+    working = WORKING_VALUES * 4 * max(CALL_FLOATS, size * steps * largest_value(shapes))
     network.info["micro_batch"] = size
     grouped = batches(used, size, marks)
     folder = settings.workdir.folder / f"T{network.T}" / f"sweep{index}" if settings.workdir else None

@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +35,10 @@ def prepare() -> None:
     _library.impl("nms", nms, "CompositeExplicitAutograd")
     # These refuse to go on without compiled operators; with the body above nms has no need of them.
     import_module("torchvision.ops.boxes")._assert_has_ops = lambda: None  # type: ignore[attr-defined]
-    import_module("torchvision.ops.roi_align")._assert_has_ops = lambda: None  # type: ignore[attr-defined]
+    pooling: Any = import_module("torchvision.ops.roi_align")
+    pooling._assert_has_ops = lambda: None
+    # torchvision compiles its own roi_align on first use, which takes minutes where it works at all.
+    pooling._roi_align = getattr(pooling._roi_align, "__wrapped__", pooling._roi_align)
 
 
 def _loads(package: Path) -> bool:

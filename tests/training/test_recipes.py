@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spikecal.errors import ConfigError
-from spikecal.training.recipes import CIFAR, CIFAR_NOBN, IMAGENET, PRESETS, QUICK, Recipe, paper_recipe
+from spikecal.training.recipes import CIFAR, CIFAR_NOBN, IMAGENET, PRESETS, QUICK, DetectionRecipe, Recipe, paper_recipe
 
 
 def test_presets_are_the_papers() -> None:
@@ -78,7 +78,8 @@ def test_rates_stay_between_nothing_and_the_peak(schedule: str, total: int, warm
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_plain_data_and_back(name: str) -> None:
-    assert Recipe.from_dict({"preset": "quick", **PRESETS[name].to_dict()}) == PRESETS[name]
+    base = "coco" if isinstance(PRESETS[name], DetectionRecipe) else "cifar"
+    assert Recipe.from_dict({"preset": base, **PRESETS[name].to_dict()}) == PRESETS[name]
 
 
 def test_toml_changes_a_preset(tmp_path: Path) -> None:

@@ -31,10 +31,22 @@ class Train:
         flat = _channels_to_end(fires).flatten().cpu().numpy()
         return cls(torch.from_numpy(np.packbits(flat)), tuple(fires.shape), height)
 
-    def unpack(self) -> Tensor:
-        shape = self.shape
-        count = int(np.prod(shape))
-        flat = torch.from_numpy(np.unpackbits(self.bits.numpy(), count=count))
+    @classmethod
+    def join(cls, parts: list["Train"]) -> "Train":
+        """Trains of the same neurons, one after the other in time."""
+        shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+        if all(int(np.prod(part.shape)) % 8 == 0 for part in parts[:-1]):  # each fills its last byte
+            return cls(torch.cat([part.bits for part in parts]), shape, parts[0].height)
+        whole = [np.unpackbits(part.bits.numpy(), count=int(np.prod(part.shape))) for part in parts]
+        return cls(torch.from_numpy(np.packbits(np.concatenate(whole))), shape, parts[0].height)
+
+    def unpack(self, start: int = 0, steps: int | None = None) -> Tensor:
+        """All steps, or `steps` of them from `start` on."""
+        shape = self.shape if steps is None else (steps, *self.shape[1:])
+        count, before = int(np.prod(shape)), start * int(np.prod(self.shape[1:]))
+        first, last = before // 8, -(-(before + count) // 8)
+        bits = np.unpackbits(self.bits.numpy()[first:last], count=before % 8 + count)
+        flat = torch.from_numpy(bits[before % 8 :])
         flat = flat.to(self.height.device, self.height.dtype)
         if len(shape) == 5:
             spikes = flat.reshape(*shape[:2], *shape[3:], shape[2]).permute(0, 1, 4, 2, 3)
@@ -129,6 +141,13 @@ def _again(key: Key) -> bool:
 def over_time(value: Value) -> Tensor:
     """`[T or 1, N, ...]` floats, whichever way they were kept."""
     return value.unpack() if isinstance(value, Train) else value
+
+
+def steps_of(value: Value, start: int, steps: int) -> Tensor:
+    """Some of the steps of a value; what is the same at every step stays `[1, N, ...]`."""
+    if isinstance(value, Train):
+        return value.unpack(start, steps)
+    return value if value.shape[0] == 1 else value[start : start + steps]
 
 
 def standard(x: Tensor) -> Tensor:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikecal.calibration.cache import Cache, Train, over_time, standard
+from spikecal.calibration.cache import Cache, Train, over_time, standard, steps_of
 from spikecal.graph.ops import Spike
 from spikecal.graph.stages import Stage
-from spikecal.snn.execute import Shapes, current, emit, neurons
+from spikecal.snn.execute import Memory, Shapes, current, emit, neurons, steps_per_call
 from spikecal.snn.functional import count
 
 
@@ -84,6 +84,9 @@ class StageView:
         self.counts, self.marks, self.shapes, self.seed = counts, sorted(set(marks)), shapes, seed
         self.one_size = len({tuple(s[stage.name][1:]) for s in shapes}) == 1
         self.calls = list(calls(counts, self.marks, shapes, together))
+        own = {name: shapes[0][name] for name in (*stage.inputs, *(node.name for node in stage.nodes))}
+        images = max(sum(counts[batch] for batch in call) for call in self.calls)
+        self.at_once = steps_per_call(own, images)  # below T, a call runs so many steps at a time
         self.notes: list[str] = []
         self.simulation = Simulation()
 
@@ -97,6 +100,27 @@ class StageView:
     def value(self, name: str, call: range, what: str) -> Tensor:
         """The value of a boundary for the micro-batches of one call: "ann" `[N, ...]` or "snn" `[T or 1, N, ...]`."""
         return joined([over_time(self.cache.get((name, batch, what))) for batch in call], what == "ann")
+
+    def part(self, name: str, call: range, start: int, steps: int) -> Tensor:
+        """Some of the steps of a boundary, `[steps or 1, N, ...]`."""
+        held = [self.cache.get((name, batch, "snn")) for batch in call]
+        return joined([steps_of(value, start, steps) for value in held], False)
+
+    def mean_value(self, name: str, call: range) -> Tensor:
+        """The mean over time of what a boundary passes on, `[N, ...]`."""
+        if self.at_once >= self.T:
+            return self.value(name, call, "snn").mean(0)
+        total: Tensor | None = None
+        for start, steps in self._parts():
+            part = self.part(name, call, start, steps)
+            if len(part) < steps:
+                return part[0]  # the same at every step
+            total = part.sum(0) if total is None else total + part.sum(0)
+        assert total is not None
+        return total / self.T
+
+    def _parts(self) -> Iterator[tuple[int, int]]:
+        return ((start, min(self.at_once, self.T - start)) for start in range(0, self.T, self.at_once))
 
     def target(self, call: range) -> Tensor:
         """The ANN's value `[N, ...]` at the end of the stage."""
@@ -158,6 +182,8 @@ class StageView:
 
     def _run(self, call: range, keep: bool, result: Simulation) -> Tensor:
         """One call: the mean output. What is passed on goes into the cache, where `keep`."""
+        if self.at_once < self.T:
+            return self._run_in_parts(call, keep, result)
         arriving, end = self.current(call), self.stage.end
         op = end.op
         if not isinstance(op, Spike):
@@ -172,6 +198,38 @@ class StageView:
                 self.cache.put((self.stage.name, batch, "snn"), Train.pack(part, theta))
             self._count(total, result)
         return total * (theta / self.T)
+
+    def _run_in_parts(self, call: range, keep: bool, result: Simulation) -> Tensor:
+        """The same a few steps at a time: large images would not fit into memory with all of them."""
+        stage, op, shapes = self.stage, self.stage.end.op, self.shapes[call.start]
+        memory: Memory = {}
+        v = sums = theta = None
+        kept: dict[int, list[Any]] = {batch: [] for batch in call}
+        for start, steps in self._parts():
+            arriving = current(
+                stage, {n: self.part(n, call, start, steps) for n in stage.inputs}, steps, shapes, memory
+            )
+            if isinstance(op, Spike):
+                theta, bias, first = neurons(op, arriving[0])
+                v = first if v is None else v
+                total, when = count(arriving, theta, bias, v, steps, keep)
+                emitted = when if when is not None else total.new_empty(0)
+            else:
+                emitted = emit(stage.end, arriving, steps)
+                total = emitted.sum(0) if emitted.shape[0] > 1 else emitted[0] * steps
+            sums = total if sums is None else sums + total
+            for batch, part in self._split(call, emitted, 1) if keep else ():
+                kept[batch].append(standard(part) if theta is None else Train.pack(part, theta))
+        assert sums is not None
+        for batch, parts in kept.items() if keep else ():
+            self.cache.put(
+                (stage.name, batch, "snn"), _in_time(parts, self.at_once) if theta is None else Train.join(parts)
+            )
+        if theta is None:
+            return sums / self.T
+        if keep:
+            self._count(sums, result)
+        return sums * (theta / self.T)
 
     def _count(self, total: Tensor, result: Simulation) -> None:
         """Add up what the records say of the spikes."""
@@ -220,7 +278,7 @@ class StageView:
         for call in self.calls:
             if first >= images:
                 break
-            means = {n: self.value(n, call, "snn").mean(0) for n in self.stage.inputs}
+            means = {n: self.mean_value(n, call) for n in self.stage.inputs}
             key = tuple(tuple(mean.shape[1:]) for mean in means.values())
             sample = Sample(means, self.target(call), self.shapes[call.start])
             groups.setdefault(key, []).append(sample)
@@ -262,6 +320,11 @@ def joined(values: Sequence[Tensor], images_first: bool) -> Tensor:
     for part, value in zip(whole.split([value.shape[1] for value in values], 1), values, strict=True):
         part.copy_(value)
     return whole
+
+
+def _in_time(parts: Sequence[Tensor], steps: int) -> Tensor:
+    """Parts of up to `steps` steps one after the other; a single step stands for all where it is always the same."""
+    return parts[0] if len(parts[0]) < steps else torch.cat(list(parts))
 
 
 def rows_of(values: Tensor) -> Tensor:

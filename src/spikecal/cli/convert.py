@@ -3,7 +3,7 @@
 import dataclasses
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,7 +11,7 @@ from spikecal.cli import options
 from spikecal.cli.console import bars, duration, percent, show_json, show_table, size
 from spikecal.cli.reporting import report_result
 from spikecal.cli.summary import measure, show_summary
-from spikecal.errors import DataError
+from spikecal.errors import ConfigError, DataError
 from spikecal.memory import parse_bytes
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ TESTED = 250  # images of the summary
 def convert(
     model: options.Model,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write: net.snn.")],
+    task: options.Task = None,
     weights: options.Weights = None,
     data: options.DataName = None,
     data_root: options.DataRoot = None,
@@ -71,6 +72,10 @@ def convert(
         int, typer.Option(min=0, metavar="N", help="Images of the summary, of the test split; 0 for none.")
     ] = TESTED,
     report: options.Report = None,
+    readout: Annotated[
+        Literal["current", "spikes"] | None,
+        typer.Option(help="What a detector's body passes on. (default current)"),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Convert a network, calibrate it, and write it to a file."""
@@ -79,6 +84,22 @@ def convert(
     options.check_output(output)
     if report is not None:
         options.check_output(report, [output])
+    if options.is_detection(model, task):
+        from spikecal.cli import detect
+
+        if keep:
+            raise ConfigError("--keep is not for detectors: all but the body stays analog")
+        if report is not None:
+            raise ConfigError("there is no report of detectors yet: leave out --report")
+        detect.convert_detector(
+            model, output,
+            weights=weights, data=data, steps=sorted(set(steps or [32])), pipeline=settings, count=images,
+            readout=readout, seed=seed, workdir=workdir, memory=budget, micro_batch=micro_batch, test=test,
+            strict=strict, json=json,
+        )  # fmt: skip
+        return
+    if readout is not None:
+        raise ConfigError(f"--readout is for detectors, and {model} is none")
     import spikecal
     from spikecal.data.images import readable
     from spikecal.data.prepare import Prepared

@@ -101,18 +101,20 @@ def get(
 @app.command()
 def check(
     context: typer.Context,
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A set's name, folder:PATH, npz:PATH or imagenet:PATH.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A set's name, or KIND:PATH as in --data.")],
     split: Annotated[Literal["train", "test"], typer.Option(help="Which of its images.")] = "test",
     data_root: DataRoot = None,
     strict: Strict = False,
     json: Json = False,
 ) -> None:
     """Read every image of a set; count the classes, and list what cannot be read."""
-    from spikecal.data.images import none_readable
+    from spikecal.data.images import Data, none_readable
     from spikecal.data.images import unreadable as read
     from spikecal.data.sources import load_data
+    from spikecal.detection.sources import KINDS, load_boxes
 
-    found = load_data(data, split, data_root or context.obj)
+    boxes = load_boxes(data, split) if data.partition(":")[0] in KINDS else None
+    found = load_data(data, split, data_root or context.obj) if boxes is None else Data(name=data, images=boxes.images)
     unreadable: dict[str, str] = {}
     with bars(json) as progress:
         if progress is not None:
@@ -125,16 +127,23 @@ def check(
     if len(unreadable) == len(found):
         raise none_readable(data, unreadable)
     labels = found.labels
-    classes = None if labels is None else int(labels.unique().numel())
+    classes = len(boxes.classes) if boxes is not None else None if labels is None else int(labels.unique().numel())
     if json:
         facts = {"data": data, "split": split, "images": len(found) - len(unreadable), "classes": classes}
-        show_json({**facts, "unreadable": unreadable_facts(unreadable)})
+        known = (
+            {}
+            if boxes is None
+            else {"boxes": sum(len(t.boxes) for t in boxes.targets), "faults": boxes.faults.to_dict()}
+        )
+        show_json({**facts, **known, "unreadable": unreadable_facts(unreadable)})
     else:
         of = "no labels" if classes is None else f"{classes:,} class{'es' if classes > 1 else ''}"
         typer.echo(f"{data}, {split}: {len(found) - len(unreadable):,} images, {of}")
+        for sentence in [] if boxes is None else boxes.faults.sentences():
+            typer.echo(sentence, err=True)
         tell_unreadable(unreadable)
     if strict:
-        refuse_unreadable(data, unreadable)
+        refuse_unreadable(data, unreadable if boxes is None else {**boxes.faults.left_out, **unreadable})
 
 
 @contextmanager

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 def evaluate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `spikecal convert` wrote.")],
+    task: options.Task = None,
     data: options.DataName = None,
     data_root: options.DataRoot = None,
     strict: options.Strict = False,
@@ -49,6 +50,19 @@ def evaluate(
     from spikecal.data.sources import subset
     from spikecal.zoo.models import load_model
 
+    named, known = _named(file, model)
+    if options.is_detection(named or "", task):
+        from spikecal.cli import detect
+
+        if named is None:
+            raise ConfigError(f"{file} holds the body of a detector: give the detector with --model")
+        if within is not None:
+            raise ConfigError("--within is for classifiers")
+        detect.evaluate_detector(
+            file, named,
+            weights=weights, data=data or known, steps=steps, images=images, seed=seed, strict=strict, json=json,
+        )  # fmt: skip
+        return
     info = spikecal.inspect(file)
     network, card = (None, None) if model is None else load_model(model, weights)
     if card is None and "card" in info:
@@ -97,6 +111,18 @@ def load_networks(
     if describe(graph) != describe(networks[0].graph):
         raise ConfigError(f"{file} was not made of this network: their operations differ")
     return networks
+
+
+def _named(file: Path, model: str | None) -> tuple[str | None, str | None]:
+    """The detector a file came from and its data, as far as they are known. A file cannot name code to be run."""
+    import spikecal
+    from spikecal.detection.sources import KINDS
+    from spikecal.zoo.detectors import is_detector
+
+    card = spikecal.inspect(file).get("card")
+    name, data = (str(card.get(key) or "") for key in ("name", "data")) if isinstance(card, dict) else ("", "")
+    known = data if data.partition(":")[0] in KINDS else None
+    return model or (name if is_detector(name) else None), known
 
 
 def show_steps(found: "Evaluation") -> None:

@@ -6,7 +6,8 @@ from spikecal.cli.options import Json
 
 def models(json: Json = False) -> None:
     """List the networks that have a name."""
-    from spikecal.zoo.models import ZOO
+    from spikecal.zoo.detectors import DETECTORS
+    from spikecal.zoo.models import EMBEDDED, ZOO
     from spikecal.zoo.packages import PACKAGES
 
     if json:
@@ -14,13 +15,21 @@ def models(json: Json = False) -> None:
             name: {"about": entry.about, "weights": entry.card.weights is not None, **entry.card.to_dict()}
             for name, entry in ZOO.items()
         }
-        show_json({"models": facts, "packages": list(PACKAGES)})
+        detectors = {
+            name: {"about": entry.about, "weights": name in EMBEDDED, "labels": entry.labels, "size": entry.size}
+            for name, entry in DETECTORS.items()
+        }
+        show_json({"models": facts, "detectors": detectors, "packages": list(PACKAGES)})
         return
     rows = []
     for name, entry in ZOO.items():
         height, width = entry.card.size or (0, 0)
         weights = "embedded" if entry.card.weights else "give --weights"
         rows.append((name, f"{height}×{width}", str(entry.classes), weights, entry.about))
+    for name, detector in DETECTORS.items():
+        low, high = detector.size
+        weights = "embedded" if name in EMBEDDED else "give --weights"
+        rows.append((name, f"{low} to {high}", str(detector.labels - 1), weights, f"detector: {detector.about}"))
     show_table(
         "",
         ("name", ">input", ">classes", "weights", "about"),

@@ -41,6 +41,10 @@ Report = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="Also write a report: one HTML page, report.html.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON on standard output and nothing else.")]
+Task = Annotated[
+    Literal["classify", "detect"] | None,
+    typer.Option(help="What the network does. (default what its name says: `spikecal models`)"),
+]
 Rounding = Literal["floor", "bias", "potential"]
 Threshold = Literal["maxact", "percentile", "mmse"]
 Per = Literal["layer", "channel"]
@@ -55,6 +59,15 @@ def check_output(file: Path, taken: Sequence[Path] = ()) -> None:
         raise ConfigError(f"{file} is a folder: give the name of a file to write")
     if not file.absolute().parent.is_dir():
         raise ConfigError(f"there is no folder {file.absolute().parent} to write {file.name} to")
+
+
+def is_detection(model: str, task: str | None) -> bool:
+    """Whether a detector is meant: by `--task`, else by the name of the model."""
+    from spikecal.zoo.detectors import is_detector
+
+    if task == "classify" and is_detector(model):
+        raise ConfigError(f"{model} is a detector: leave out --task, or say --task detect")
+    return task == "detect" or (task is None and is_detector(model))
 
 
 def chosen_data(name: str | None, card: "Card", split: str, root: Path | None, *, from_file: bool = False) -> "Data":

@@ -10,7 +10,7 @@ from spikecal.cli.console import bars, duration, show_json, show_table
 from spikecal.errors import ConfigError, SpikecalError
 
 if TYPE_CHECKING:
-    from spikecal.reproduce.tables import Sizes
+    from spikecal.reproduce.tables import Sizes, Table
 
 
 def reproduce(
@@ -56,17 +56,16 @@ def reproduce(
     json: options.Json = False,
 ) -> None:
     """Measure one of the paper's tables; killed, the same command goes on where it was."""
-    sizes = _sizes(
-        full,
-        images=images,
-        seeds=seeds,
-        iterations=iterations,
-        batch=batch,
-        weights=weights_images,
-        long_images=long_images,
-    )
+    given = {
+        "images": images,
+        "seeds": seeds,
+        "iterations": iterations,
+        "batch": batch,
+        "weights": weights_images,
+        "long_images": long_images,
+    }
     if name is None:
-        _list(sizes, json)
+        _list(full, given, json)
         return
     import json as json_text
 
@@ -79,7 +78,7 @@ def reproduce(
     table = find(name)
     plan = make_plan(
         table,
-        sizes,
+        _sizes(full, table, given),
         models=model or [],
         weights=_weights(weights or [], model or []),
         data=data,
@@ -105,14 +104,14 @@ def reproduce(
     typer.echo(f"{files[0]} and {files[1]}, with the paper's own figures")
 
 
-def _sizes(full: bool, **given: int | None) -> "Sizes":
+def _sizes(full: bool, table: "Table", given: dict[str, int | None]) -> "Sizes":
     """The paper's sizes or this machine's, with what the flags change."""
     from dataclasses import replace
 
     from spikecal.reproduce.tables import PAPER, Sizes
 
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    return replace(PAPER if full else Sizes(), **changes)
+    return replace(PAPER if full else table.sizes or Sizes(), **changes)
 
 
 def _weights(given: list[str], models: list[str]) -> dict[str, Path]:
@@ -128,7 +127,7 @@ def _weights(given: list[str], models: list[str]) -> dict[str, Path]:
     return files
 
 
-def _list(sizes: "Sizes", json: bool) -> None:
+def _list(full: bool, given: dict[str, int | None], json: bool) -> None:
     """The tables, and how long each would take here with its default networks."""
     from spikecal.reproduce.run import choose_models, make_plan
     from spikecal.reproduce.tables import TABLES
@@ -140,7 +139,7 @@ def _list(sizes: "Sizes", json: bool) -> None:
         try:
             fact["models"] = choose_models(table, [], {})
             if table.kind != "space":  # which counts, in seconds
-                plan = make_plan(table, sizes, loaded=loaded)
+                plan = make_plan(table, _sizes(full, table, given), loaded=loaded)
                 fact |= {"cells": len(plan.cells), "seconds": plan.seconds(plan.cells)}
         except SpikecalError as error:
             fact |= {"models": [], "needs": str(error)}

@@ -31,10 +31,12 @@ def train(
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write: w.safetensors.")],
+    task: options.Task = None,
     recipe: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="cifar, cifar-nobn, imagenet, quick or quick-nobn. (default the paper's for the model)"
+            metavar="NAME",
+            help="cifar, cifar-nobn, imagenet, quick, quick-nobn, coco or quick-detect. (default the paper's)",
         ),
     ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="A recipe as TOML.")] = None,
@@ -44,11 +46,18 @@ def train(
     weight_decay: Annotated[float | None, typer.Option(metavar="X", help="Of all parameters.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="The same seed, the same bits. (default 0)")] = None,
     validate: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Hold out N training images, measured after every epoch.")
+        int,
+        typer.Option(
+            min=0, metavar="N", help="Hold out N training images, of boxes the val split's, measured after every epoch."
+        ),
     ] = 0,
     half: Annotated[
         bool, typer.Option("--half", help="Half precision, if accuracy on training images stays what it is.")
     ] = False,
+    backbone: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL|FILE", help="A detector's body starts from this classifier, trained."),
+    ] = None,
     checkpoint: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="State to go on from when killed. (default beside the output)"),
@@ -72,6 +81,18 @@ def train(
     flags = {"epochs": epochs, "batch": batch, "lr": lr, "weight_decay": weight_decay, "seed": seed}
     changes = {name: value for name, value in flags.items() if value is not None}
     configured(recipe, config, "cifar", changes)  # a bad call is said at once, not after minutes of reading images
+    if options.is_detection(model, task):
+        from spikecal.cli import detect
+
+        name, settings = configured(recipe, config, detect.paper_recipe(model), changes)
+        detect.train_detector(
+            model, data, output, name, settings,
+            backbone=backbone, validate=validate, half=half, every=every * MINUTE, device=_device(device), json=json,
+            checkpoint=checkpoint or output.with_name(output.name + ".checkpoint"), workers=workers or 0,
+        )  # fmt: skip
+        return
+    if backbone is not None:
+        raise ConfigError(f"--backbone is for detectors, and {model} is none")
     import torch
 
     from spikecal.analysis.evaluate import accuracy

@@ -79,7 +79,7 @@ def subset(data: Data, count: int | None, seed: int) -> Data:
         return data
     if count < 1:
         raise DataError(f"the number of images must be at least 1, not {count}")
-    return _choose(data, _shuffled(len(data), seed)[:count])
+    return _choose(data, shuffled(len(data), seed)[:count])
 
 
 def readable(data: Data, count: int, seed: int) -> tuple[Data, Unreadable]:
@@ -89,7 +89,7 @@ def readable(data: Data, count: int, seed: int) -> tuple[Data, Unreadable]:
     """
     if not isinstance(data.images, FileImages):
         return data, {}
-    order = _shuffled(len(data), seed).tolist()
+    order = shuffled(len(data), seed).tolist()
     good: list[int] = []
     bad: Unreadable = {}
     while order and len(good) < count:
@@ -139,7 +139,7 @@ def in_threads(
         yield from pool.map(attempt, indices)
 
 
-def _shuffled(count: int, seed: int) -> Tensor:
+def shuffled(count: int, seed: int) -> Tensor:
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
 

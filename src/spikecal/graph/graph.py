@@ -1,6 +1,6 @@
 """The canonical graph: named nodes of closed-set operations in running order, and a structure of outputs."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,11 +63,25 @@ class Graph:
 
     def run(self, *inputs: Tensor) -> Any:
         """The ANN: the same outputs as the model the graph was lowered from."""
+        wanted = set(self.outputs())
+        found = {name: value for name, value in self.walk(*inputs) if name in wanted}
+        return self.finish(found.__getitem__)
+
+    def walk(self, *inputs: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Every value of the ANN in running order; each is let go after its last reader."""
         values: dict[str, Tensor] = dict(zip(self.inputs(), inputs, strict=True))
+        yield from list(values.items())
+        last = {name: node.name for node in self.nodes.values() for name in (*node.inputs, *node.shape_refs)}
         for node in self.nodes.values():
-            if not isinstance(node.op, Input):
-                values[node.name] = apply_node(node, values)
-        return self.finish(lambda name: values[name])
+            if isinstance(node.op, Input):
+                continue
+            value = apply_node(node, values)
+            if node.name in last:
+                values[node.name] = value
+            for name in {*node.inputs, *node.shape_refs}:
+                if last[name] == node.name:
+                    del values[name]
+            yield node.name, value
 
     def finish(self, value: Callable[[str], Tensor]) -> Any:
         """Outputs in the model's own structure, from the values at the output nodes."""

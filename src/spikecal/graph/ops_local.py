@@ -115,7 +115,7 @@ class MaxPool(Op):
 
     def over_time(self, inputs: Sequence[Tensor], steps: int, shapes: Shapes, state: State | None) -> Tensor:
         (x,) = inputs
-        if x.shape[0] == 1 and state is None:  # the same at every step, or the ANN: so is its pool
+        if x.shape[0] == 1 and (state is None or steps > 1):  # the same at every step, or the ANN: so is its pool
             return self(x[0]).unsqueeze(0)
         state = {} if state is None else state
         arriving = (x != 0).to(x.dtype) if self.of == "spikes" else x

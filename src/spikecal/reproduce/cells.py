@@ -23,6 +23,8 @@ from spikecal.errors import DataError
 from spikecal.files import write_whole
 from spikecal.graph.stages import partition
 from spikecal.pipeline import Pipeline
+from spikecal.reproduce import detectors
+from spikecal.reproduce.detectors import DetectorSubject
 from spikecal.reproduce.subjects import Subject
 from spikecal.snn.network import SpikingNetwork
 
@@ -39,7 +41,7 @@ MORE_SOLVING = 3  # passes an image and iteration of small networks costs beyond
 class Cell:
     """What is measured: `row` names it in its table, the rest decides the number."""
 
-    kind: Literal["ann", "accuracy", "time", "space"]
+    kind: Literal["ann", "accuracy", "detection", "time", "space"]
     model: str
     row: str = ""
     pipeline: Pipeline | None = None
@@ -53,7 +55,7 @@ class Cell:
             parts += [f"T={self.T}", f"seed {self.seed}"]
         return ", ".join(parts)
 
-    def configuration(self, subject: Subject) -> dict[str, Any]:
+    def configuration(self, subject: Subject | DetectorSubject) -> dict[str, Any]:
         """Everything the number depends on."""
         facts: dict[str, Any] = {
             "version": [VERSION, __version__],
@@ -61,7 +63,7 @@ class Cell:
             "model": subject.spec,
             "model_hash": subject.model_print,
         }
-        if self.kind in ("ann", "accuracy"):
+        if self.kind in ("ann", "accuracy", "detection"):
             facts |= {"test": subject.test_print, "images": self.images, "images_seed": FIXED}
         if self.pipeline is not None and self.T:
             facts |= {"pipeline": self.pipeline.to_dict(), "T": self.T, "seed": self.seed, "train": subject.train_print}
@@ -69,7 +71,7 @@ class Cell:
             facts |= {"machine": machine()}
         return facts
 
-    def key(self, subject: Subject) -> str:
+    def key(self, subject: Subject | DetectorSubject) -> str:
         return fingerprint([], self.configuration(subject))[:32]
 
     def passes(self) -> float:
@@ -90,9 +92,13 @@ def machine() -> dict[str, Any]:
     return {"torch": torch.__version__, "threads": torch.get_num_threads(), "processor": f"{processor} {capability}"}
 
 
-def measure(cell: Cell, subject: Subject, work: Path | None = None, progress: Progress | None = None) -> dict[str, Any]:
+def measure(
+    cell: Cell, subject: Subject | DetectorSubject, work: Path | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
     """The numbers of a cell. In `work` a long one keeps what it has, so that it can be killed."""
     progress = progress or Silent()
+    if isinstance(subject, DetectorSubject):
+        return detectors.measure(cell, subject, subject.test.sample(cell.images, FIXED), work, progress)
     if cell.kind == "ann":
         test = _test(cell, subject)
         loader = Loader(test, subject.card, BATCH, strict=True)  # a table is on the images it names, all of them
@@ -179,6 +185,6 @@ def same_for_every_seed(pipeline: Pipeline, available: int) -> bool:
     return not pipeline.sweeps and pipeline.threshold.images >= available
 
 
-def long_cell(cell: Cell, subject: Subject) -> bool:
+def long_cell(cell: Cell, subject: Subject | DetectorSubject) -> bool:
     """Whether a cell is worth keeping its own parts on disk while it is made; the result does not depend on it."""
-    return cell.kind == "accuracy" and cell.passes() * subject.seconds_a_pass > LONG_SECONDS
+    return cell.kind in ("accuracy", "detection") and cell.passes() * subject.seconds_a_pass > LONG_SECONDS

@@ -5,6 +5,12 @@ from statistics import fmean
 from typing import Any
 
 Summary = dict[str, Any]
+UNITS = {
+    "time": "seconds (ANN passes)",
+    "accuracy": "accuracy %",
+    "detection": "mAP %",
+    "map50": "mAP % at an overlap of 0.5",
+}
 
 
 def markdown(summary: Summary, command: str = "") -> str:
@@ -14,6 +20,8 @@ def markdown(summary: Summary, command: str = "") -> str:
         parts.append(f"```\n{command}\n```")
     for network in summary["networks"]:
         parts += [f"## {heading(network)}", grid(*measured(summary, network))]
+        if summary["kind"] == "detection":
+            parts.append(grid(*measured(summary, network, "map50")))
     if summary["claims"]:
         parts += ["## What the paper says of it", bullets(claims(summary))]
     parts += ["## What is different from the paper", bullets(summary["differences"])]
@@ -27,12 +35,17 @@ def heading(network: dict[str, Any]) -> str:
     if network["data"]:
         words += f", {network['data']}"
     if "ann" in network:
-        words += "; ANN " + ", ".join(f"{a['accuracy']:.2f} % on {a['images']:,} images" for a in network["ann"])
+        words += "; ANN " + ", ".join(_ann(a) for a in network["ann"])
     return words
 
 
-def measured(summary: Summary, network: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows of our own figures."""
+def _ann(found: dict[str, Any]) -> str:
+    more = f" mAP, {found['map50']:.2f} % at an overlap of 0.5," if "map50" in found else ""
+    return f"{found['accuracy']:.2f} %{more} on {found['images']:,} images"
+
+
+def measured(summary: Summary, network: dict[str, Any], of: str = "") -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of our own figures, or of the second figure `of` a column."""
     if summary["kind"] == "space":
         rows = [
             [r["method"], f"{r['numbers']:,}", f"{r['mb']:.4f}", _figure(r["paper"], "g") if "paper" in r else ""]
@@ -41,11 +54,11 @@ def measured(summary: Summary, network: dict[str, Any]) -> tuple[list[str], list
         return ["calibrated", "numbers", "MB", "paper, MB"], rows
     long = summary["long"]
     steps = [f"T={T}" if long is None or T < long else f"T≥{long} ({T})" for T in summary["T"]]
-    first = "seconds (ANN passes)" if summary["kind"] == "time" else "accuracy %"
+    first = UNITS[of or summary["kind"]]
     show = _time if summary["kind"] == "time" else _accuracy
     rows = [
         [f"{row['method']} (not in the paper's table)" if row["added"] else row["method"]]
-        + [show(row["columns"][str(T)]) for T in summary["T"]]
+        + [show(row["columns"][str(T)][of] if of else row["columns"][str(T)]) for T in summary["T"]]
         for row in network["rows"]
     ]
     if summary["kind"] == "time":
@@ -77,6 +90,8 @@ def claims(summary: Summary) -> list[str]:
         words = f"{judged['verdict']} at T={judged['T']} ({judged['by']:+.2f})"
         lines.setdefault((judged["claim"], judged["model"]), []).append(words)
     explained = [f"{claim} ({model}): {', '.join(words)}." for (claim, model), words in lines.items()]
+    if summary["kind"] == "detection":
+        return [*explained, "Points of mAP; level: within one standard deviation over seeds."]
     return [*explained, "Points of accuracy; level: within one standard error of so many test images."]
 
 

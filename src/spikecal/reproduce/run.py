@@ -14,8 +14,10 @@ from spikecal.conversion import Silent
 from spikecal.errors import ConfigError
 from spikecal.files import write_whole
 from spikecal.reproduce.cells import Cell, long_cell, machine, measure, same_for_every_seed
+from spikecal.reproduce.detectors import DetectorSubject, load_detector_subject
 from spikecal.reproduce.subjects import Subject, available, load_subject
 from spikecal.reproduce.tables import Sizes, Table
+from spikecal.zoo.detectors import DETECTORS
 from spikecal.zoo.models import ZOO
 
 log = logging.getLogger(__name__)
@@ -69,7 +71,7 @@ class Plan:
     table: Table
     sizes: Sizes
     T: tuple[int, ...]
-    subjects: dict[str, Subject]
+    subjects: dict[str, Subject | DetectorSubject]
     cells: list[Cell]
 
     def seconds(self, cells: Sequence[Cell]) -> float:
@@ -84,9 +86,10 @@ def choose_models(table: Table, named: Sequence[str], weights: dict[str, Path]) 
     wanted = table.default_models()
     if table.kind == "space":
         return [name for name in wanted if name in ZOO]
-    chosen = [name for name in wanted if name in weights or (name in ZOO and available(name, None))]
+    known = {*ZOO, *DETECTORS}
+    chosen = [name for name in wanted if name in weights or (name in known and available(name, None))]
     # A table about networks without BN is still of use with them.
-    chosen = chosen or [name for name in table.models if available(name, None) and name in ZOO]
+    chosen = chosen or [name for name in table.models if available(name, None) and name in known]
     if not chosen:
         raise ConfigError(
             f"{table.name} needs trained networks that the package does not carry: give --model and --weights, such as "
@@ -104,7 +107,7 @@ def make_plan(
     data: str | None = None,
     root: Path | None = None,
     T: Sequence[int] = (),
-    loaded: dict[str, Subject] | None = None,
+    loaded: dict[str, Subject | DetectorSubject] | None = None,
 ) -> Plan:
     """Load the networks and images, and list the cells: all of one seed before the next, short ones first.
 
@@ -115,8 +118,10 @@ def make_plan(
     if unused := sorted(set(weights) - set(chosen)):
         raise ConfigError(f"there are weights for {unused[0]}, which is not measured here: name it with --model")
     for spec in chosen:
-        if spec not in loaded:
-            kind = {"images": table.kind != "space", "trained": table.kind == "accuracy"}
+        if spec not in loaded and table.kind == "detection":
+            loaded[spec] = load_detector_subject(spec, weights.get(spec), data)
+        elif spec not in loaded:
+            kind = {"images": table.kind != "space", "trained": table.measures}
             loaded[spec] = load_subject(spec, weights.get(spec), data, root, **kind)
     subjects = {spec: loaded[spec] for spec in chosen}
     plan = Plan(table, sizes, tuple(sorted(set(T))) or table.default_T, subjects, [])
@@ -126,7 +131,7 @@ def make_plan(
     return plan
 
 
-def _cells(plan: Plan, subject: Subject) -> list[Cell]:
+def _cells(plan: Plan, subject: Subject | DetectorSubject) -> list[Cell]:
     table, sizes = plan.table, plan.sizes
     if table.kind == "space":
         return [Cell(kind="space", model=subject.spec)]
@@ -137,20 +142,20 @@ def _cells(plan: Plan, subject: Subject) -> list[Cell]:
         long = table.is_long(T)
         asked, seeds = (sizes.long_images, sizes.long_seeds) if long else (sizes.images, sizes.seeds)
         images = count if asked is None else min(asked, count)
-        if table.kind == "accuracy":
+        if table.measures:
             cells.append(Cell(kind="ann", model=subject.spec, images=images))
         for row in table.rows:
             pipeline = sizes.of(row.pipeline, table, T)
-            once = table.kind == "accuracy" and same_for_every_seed(pipeline, len(subject.train))
+            once = table.measures and same_for_every_seed(pipeline, len(subject.train))
             cells += [
                 Cell(
-                    kind="time" if table.kind == "time" else "accuracy",
+                    kind=table.kind,
                     model=subject.spec,
                     row=row.label,
                     pipeline=pipeline,
                     T=T,
                     seed=seed,
-                    images=images if table.kind == "accuracy" else 0,
+                    images=images if table.measures else 0,
                 )
                 for seed in range(1 if once else seeds)
             ]

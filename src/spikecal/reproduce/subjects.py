@@ -17,7 +17,8 @@ from spikecal.errors import ConfigError
 from spikecal.graph.graph import Graph, describe
 from spikecal.graph.lower import lower
 from spikecal.graph.stages import with_joints
-from spikecal.zoo.models import ZOO, build_model, load_model
+from spikecal.zoo.detectors import DETECTORS
+from spikecal.zoo.models import EMBEDDED, ZOO, build_model, load_model
 
 TIMED = 64  # images of the pass that estimates are made from
 LOOKED_AT = 16  # images of a large set that its hash is made from
@@ -114,6 +115,8 @@ def load_subject(
 
 def available(spec: str, weights: Path | None) -> bool:
     """Whether the trained network can be had: from a file, from the package, or from the function that makes it."""
+    if spec in DETECTORS:
+        return weights is not None or spec in EMBEDDED
     entry = ZOO.get(spec)
     if weights is not None or (entry is not None and entry.card.weights is not None):
         return True

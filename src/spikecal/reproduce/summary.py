@@ -9,9 +9,10 @@ from typing import Any
 
 from spikecal.calibration.calibrators import Weights
 from spikecal.reproduce.cells import FIXED, Cell, machine, same_for_every_seed
+from spikecal.reproduce.detectors import DetectorSubject
 from spikecal.reproduce.run import Plan
 from spikecal.reproduce.subjects import Subject
-from spikecal.reproduce.tables import PAPER, Claim
+from spikecal.reproduce.tables import DETECTION_IMAGES, PAPER, Claim
 
 Found = dict[Cell, dict[str, Any]]
 MEBIBYTE, NUMBER = 2**20, 4  # the paper's MB, and bytes of a float
@@ -48,7 +49,7 @@ def summarise(plan: Plan, found: Found) -> dict[str, Any]:
     }
 
 
-def _network(plan: Plan, subject: Subject, found: Found) -> dict[str, Any]:
+def _network(plan: Plan, subject: Subject | DetectorSubject, found: Found) -> dict[str, Any]:
     own = [cell for cell in plan.cells if cell.model == subject.spec]
     facts: dict[str, Any] = {"model": subject.spec, "bn": subject.bn, "trained": subject.trained, "data": subject.data}
     if plan.table.kind == "space":
@@ -58,9 +59,16 @@ def _network(plan: Plan, subject: Subject, found: Found) -> dict[str, Any]:
             for r in plan.table.rows
         ]
         return {**facts, "stages": numbers["stages"], "rows": _with_paper(plan, subject, rows)}
-    if plan.table.kind == "accuracy":
+    if plan.table.measures:
         anns = [found[cell] for cell in own if cell.kind == "ann"]
-        facts["ann"] = [{"images": a["images"], "accuracy": 100 * a["accuracy"]} for a in anns]
+        facts["ann"] = [
+            {
+                "images": a["images"],
+                "accuracy": 100 * a["accuracy"],
+                **({"map50": 100 * a["map50"]} if "map50" in a else {}),
+            }
+            for a in anns
+        ]
     rows = []
     for row in plan.table.rows:
         columns = {}
@@ -80,7 +88,10 @@ def _column(found: Sequence[dict[str, Any]], kind: str) -> dict[str, Any]:
             "images": found[0]["images"],
         }
     rate = statistics.fmean(f["rate"] for f in found)
-    return {**spread([100 * f["accuracy"] for f in found]), "images": found[0]["images"], "rate": rate}
+    column = {**spread([100 * f["accuracy"] for f in found]), "images": found[0]["images"], "rate": rate}
+    if kind == "detection":
+        column["map50"] = spread([100 * f["map50"] for f in found])
+    return column
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
@@ -92,12 +103,12 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 # -- the paper beside ours -----------------------------------------------------------------------------------------
 
 
-def _with_paper(plan: Plan, subject: Subject, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _with_paper(plan: Plan, subject: Subject | DetectorSubject, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows with the paper's figure in each column whose network, data, method and T are the paper's."""
     quoted = paper_tables()[plan.table.name]
     for block in quoted["blocks"]:
         same = block["same"]
-        if subject.spec not in same["models"] or (subject.data and subject.data not in same["data"]):
+        if subject.spec not in same["models"] or (subject.data and subject.data.partition(":")[0] not in same["data"]):
             continue
         if plan.table.kind == "space":
             figures = dict(zip(quoted["columns"], block["rows"][0]["values"], strict=True))
@@ -123,12 +134,15 @@ def _judge(plan: Plan, claim: Claim, networks: Sequence[dict[str, Any]]) -> list
     if claim.better is None:
         plain = [n for n in networks if not n["bn"]]
         return [_bn_claim(claim, a, b, T) for a in plain for b in networks if b["bn"] for T in plan.T]
+    if claim.near is not None:
+        return [_near_claim(claim, network) for network in networks if claim.T in plan.T]
     judged = []
     for network in networks:
         rows = {row["method"]: row["columns"] for row in network["rows"]}
         for T in plan.T:
             better, worse = rows[claim.better][str(T)], rows[str(claim.worse)][str(T)]
-            judged.append(_verdict(claim, network["model"], T, better["mean"], worse["mean"], better["images"]))
+            noise = _spread_of(better, worse) if plan.table.kind == "detection" else None
+            judged.append(_verdict(claim, network["model"], T, better["mean"], worse["mean"], better["images"], noise))
     return judged
 
 
@@ -142,10 +156,26 @@ def _bn_claim(claim: Claim, plain: dict[str, Any], with_bn: dict[str, Any], T: i
     return _verdict(claim, f"{with_bn['model']}, {plain['model']}", T, lost[0][0], lost[1][0], lost[0][1])
 
 
-def _verdict(claim: Claim, model: str, T: int, better: float, worse: float, images: int) -> dict[str, Any]:
-    """`noise`: one standard error of the difference of two such shares of `images` answers, in points."""
-    variance = sum(p * (1 - p) for p in (min(max(v / 100, 0), 1) for v in (better, worse)))
-    noise = 100 * math.sqrt(variance / images)
+def _near_claim(claim: Claim, network: dict[str, Any]) -> dict[str, Any]:
+    """The row keeps `near` of the ANN's figure."""
+    column = next(row for row in network["rows"] if row["method"] == claim.better)["columns"][str(claim.T)]
+    ann = next(a["accuracy"] for a in network["ann"] if a["images"] == column["images"])
+    wanted = (claim.near or 0) * ann
+    return _verdict(claim, network["model"], claim.T, column["mean"], wanted, column["images"], _spread_of(column))
+
+
+def _spread_of(*columns: dict[str, Any]) -> float:
+    """The largest standard deviation over seeds."""
+    return max(column["std"] or 0.0 for column in columns)
+
+
+def _verdict(
+    claim: Claim, model: str, T: int, better: float, worse: float, images: int, noise: float | None = None
+) -> dict[str, Any]:
+    """Within `noise` it is level: one standard error of the difference of two such shares of `images` answers."""
+    if noise is None:
+        variance = sum(p * (1 - p) for p in (min(max(v / 100, 0), 1) for v in (better, worse)))
+        noise = 100 * math.sqrt(variance / images)
     verdict = "level" if abs(better - worse) <= noise else "seen" if better > worse else "not seen"
     facts = {"claim": claim.text, "model": model, "T": T, "verdict": verdict}
     return {**facts, "better": better, "worse": worse, "by": better - worse, "noise": noise}
@@ -170,7 +200,9 @@ def differences(plan: Plan) -> list[str]:
     return said
 
 
-def _of_network(plan: Plan, subject: Subject, theirs: Sequence[str], quoted: dict[str, Any]) -> list[str]:
+def _of_network(
+    plan: Plan, subject: Subject | DetectorSubject, theirs: Sequence[str], quoted: dict[str, Any]
+) -> list[str]:
     said = []
     on = f" on {subject.data}" if subject.data else ""
     if not any(subject.spec in block["same"]["models"] for block in quoted["blocks"]):
@@ -183,7 +215,7 @@ def _of_network(plan: Plan, subject: Subject, theirs: Sequence[str], quoted: dic
     return said
 
 
-def _of_data(plan: Plan, subject: Subject) -> list[str]:
+def _of_data(plan: Plan, subject: Subject | DetectorSubject) -> list[str]:
     assert subject.train is not None and subject.test is not None
     count = len(subject.train)
     rows = [plan.sizes.of(row.pipeline, plan.table, 1) for row in plan.table.rows]
@@ -196,9 +228,9 @@ def _of_data(plan: Plan, subject: Subject) -> list[str]:
         )
     else:
         said.append(f"Calibration: seeds choose {most:,} of the {count:,} training images of {subject.data}.")
-    if plan.table.kind == "accuracy" and any(same_for_every_seed(pipeline, count) for pipeline in rows):
+    if plan.table.measures and any(same_for_every_seed(pipeline, count) for pipeline in rows):
         said.append("Rows without calibration have no deviation: every seed gives the same thresholds.")
-    if plan.table.kind != "accuracy":
+    if not plan.table.measures:
         return said
     asked = plan.sizes.images
     if any(not plan.table.is_long(T) for T in plan.T) and asked is not None and asked < len(subject.test):
@@ -220,7 +252,13 @@ def _of_size(plan: Plan) -> list[str]:
             f"Weights calibration: {sizes.iterations:,} iterations a layer of {sizes.batch} images"
             f"{few}; the paper has {PAPER.iterations:,}, its code {PAPER.batch} images an iteration."
         )
-    if learned and not table.own_images and sizes.weights < PAPER.weights:
+    if table.kind == "detection":
+        seen = min(sizes.weights, DETECTION_IMAGES)
+        if own := [T for T in plan.T if f"T={T}" not in paper_tables()[table.name]["columns"]]:
+            said.append(f"T={', '.join(map(str, own))}: not in the paper's table.")
+        if seen < DETECTION_IMAGES:
+            said.append(f"Calibration: on {seen} images in all its parts; the paper has {DETECTION_IMAGES}.")
+    elif learned and not table.own_images and sizes.weights < PAPER.weights:
         said.append(f"Weights calibration: out of {sizes.weights:,} images; the paper has {PAPER.weights:,}.")
     if table.kind == "time":
         here = machine()

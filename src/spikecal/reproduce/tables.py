@@ -9,7 +9,7 @@ from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Threshold
 from spikecal.errors import ConfigError
 from spikecal.pipeline import ACP, BASELINE, LCP, Pipeline
 
-Kind = Literal["accuracy", "time", "space"]
+Kind = Literal["accuracy", "detection", "time", "space"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +25,15 @@ class Row:
 class Claim:
     """What the paper says of a table: the row `better` is ahead of the row `worse`.
 
-    Without rows: a network with BN loses more of its ANN's accuracy than the one without.
+    Without rows: a network with BN loses more of its ANN's accuracy than the one without. With `near` the row `better`
+    keeps that share of the ANN's figure, after `T` steps.
     """
 
     text: str
     better: str | None = None
     worse: str | None = None
+    near: float | None = None
+    T: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +51,17 @@ class Table:
     quick: tuple[int, ...] = ()  # the T that are measured unless more is asked for
     models: tuple[str, ...] = ("resnet20",)  # without `-nobn`
     own_images: bool = False  # whether the images of its rows are what it is about
+    sizes: "Sizes | None" = None  # how much is run unless something else is asked for
     claims: tuple[Claim, ...] = ()
 
     @property
     def default_T(self) -> tuple[int, ...]:
         return self.quick or self.T
+
+    @property
+    def measures(self) -> bool:
+        """Whether its figures are shares of test images, with the ANN's beside them."""
+        return self.kind in ("accuracy", "detection")
 
     def is_long(self, T: int) -> bool:
         return self.long is not None and T >= self.long
@@ -93,11 +102,16 @@ class Sizes:
         faster = {} if self.iterations >= Weights.iterations else FEW_ITERATIONS
         changed = pipeline.changed(Weights, iterations=self.iterations, batch=self.batch, **faster)
         own = [c.images for sweep in changed.sweeps for c in sweep if isinstance(c, Weights)]
+        if table.kind == "detection":
+            few = min(self.weights, DETECTION_IMAGES)
+            return replace(changed, threshold=replace(changed.threshold, images=few)).changed(Calibrator, images=few)
         if not own or table.own_images:
             return changed
         most = min(self.weights, self.long_weights) if table.is_long(T) else self.weights
         return changed.changed(Weights, images=min(own[0], most))
 
+
+DETECTION_IMAGES = 128  # that the paper calibrates a detector on, in all its parts
 
 # What the paper ran; the batch is its code's.
 PAPER = Sizes(
@@ -151,6 +165,7 @@ METHODS = (
     Row(label="Potential", pipeline=replace(BASELINE, sweeps=((Potential(),),))),
     Row(label="Weights", pipeline=replace(BASELINE, sweeps=((Weights(),),))),
 )
+PAPER_DETECTORS = ("retinanet-r50", "fasterrcnn-r50")
 IMAGENET = ("resnet34-imagenet", "vgg16-imagenet", "mobilenet", "mnasnet", "regnetx4gf")
 
 _ALL = (
@@ -254,6 +269,21 @@ _ALL = (
         claims=(
             Claim(text="more images help LCP", better="LCP, 256 images", worse="LCP, 32 images"),
             Claim(text="more images help ACP", better="ACP, 1,024 images", worse="ACP, 128 images"),
+        ),
+    ),
+    Table(
+        name="detect",
+        title="Baseline, LCP and ACP on detectors",
+        about="COCO's mAP of detectors whose body spikes; feature pyramid and heads are analog. Potentials are one a "
+        "channel. Baseline as in `cifar`.",
+        rows=BASELINES,
+        T=(4, 8, 16, 32, 64, 128, 256),
+        kind="detection",
+        models=("retinanet-r18-quarter", "fasterrcnn-r18-quarter", "retinanet-r18", "fasterrcnn-r18", *PAPER_DETECTORS),
+        sizes=Sizes(images=None, iterations=100, batch=8, weights=32),
+        claims=(
+            *_ladder(*(row.label for row in BASELINES)),
+            Claim(text="ACP keeps nine tenths of the ANN's mAP", better="Baseline + ACP", near=0.9, T=64),
         ),
     ),
 )

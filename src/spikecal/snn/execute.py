@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from spikecal.errors import DataError
-from spikecal.graph.graph import Graph, Node, apply_node
-from spikecal.graph.ops import Input, Joint, Spike, along
+from spikecal.graph.graph import Graph, Node
+from spikecal.graph.ops import Joint, Spike, along
 from spikecal.graph.stages import Stage
 from spikecal.snn.functional import fire
 
 Shapes = Mapping[str, Sequence[int]]  # node -> shape of its value; dimension 0, the batch, means nothing
 CALL_FLOATS = 1_600_000  # what an average value of one call may hold, all steps together
+STEP_FLOATS = 1 << 26  # what the largest value of one call may hold, all steps together: 256 MB
 Memory = dict[str, dict[str, Tensor]]  # node -> what it remembers between calls; stepwise running only
 
 
@@ -81,20 +82,21 @@ def last_uses(stages: list[Stage], keep: Iterable[str] = ()) -> list[list[str]]:
 @torch.no_grad()
 def shapes_of(graph: Graph, inputs: Sequence[Tensor]) -> dict[str, torch.Size]:
     """Shape of every value for inputs of these sizes, from a pass of the ANN over one image."""
-    values = {name: x[:1] for name, x in zip(graph.inputs(), inputs, strict=True)}
     try:
-        for node in graph.nodes.values():
-            if not isinstance(node.op, Input):
-                values[node.name] = apply_node(node, values)
+        return {name: value.shape for name, value in graph.walk(*(x[:1] for x in inputs))}
     except (RuntimeError, ValueError, IndexError) as error:
         shapes = ", ".join(str(list(x.shape)) for x in inputs)
         raise DataError(f"the network cannot run on inputs of shape {shapes}: {error}") from error
-    return {name: value.shape for name, value in values.items()}
 
 
 def largest_value(shapes: Shapes) -> int:
     """Numbers in the largest value of the network for one image and step."""
     return max(1, *(prod(shape[1:]) for shape in shapes.values()))
+
+
+def steps_per_call(shapes: Shapes, images: int) -> int:
+    """How many steps to run at once, for large images not all of them: the largest value must stay of bearable size."""
+    return max(1, STEP_FLOATS // (images * largest_value(shapes)))
 
 
 def images_per_call(shapes: Shapes, steps: int) -> int:

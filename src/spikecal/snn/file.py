@@ -21,7 +21,7 @@ from spikecal.errors import FileError
 from spikecal.files import write_whole
 from spikecal.graph.graph import Graph, Node
 from spikecal.graph.ops import OPS, Input, Joint, Op, Spike
-from spikecal.snn.network import SpikingNetwork
+from spikecal.snn.network import READOUTS, Readout, SpikingNetwork
 
 FORMAT = 1
 MAX_HEADER = 64 * 2**20
@@ -198,6 +198,13 @@ class Reader:
     def steps(self) -> list[int]:
         return sorted(int(T) for T in self.spec["parameters"])
 
+    def readout(self) -> Readout:
+        """How outputs that are activations are read; files that do not say it are of networks that pass currents on."""
+        found = self.spec["info"].get("readout", "current")
+        if found not in READOUTS:
+            self._fail(f"reads its outputs as {str(found)[:20]!r}, which this version of spikecal cannot")
+        return "spikes" if found == "spikes" else "current"
+
     def graph_spec(self) -> None:
         """Check the description of the graph without allocating anything it describes."""
         nodes, seen = self.spec["nodes"], set[str]()
@@ -318,6 +325,7 @@ def load(path: str | Path, T: int | None = None, head: nn.Module | None = None) 
     except ValueError as error:
         raise FileError(f"{path} is not a whole spikecal network: {error}") from error
     network.info = reader.spec["info"]
+    network.readout = reader.readout()
     return network
 
 

@@ -3,17 +3,21 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from spikecal.errors import DataError
 from spikecal.graph.graph import Graph, Node
-from spikecal.graph.ops import ChannelAffine, Conv, Joint, Spike, frozen
+from spikecal.graph.ops import ChannelAffine, Conv, Joint, Spike, along, frozen
 from spikecal.graph.passes import fold_affine, fold_scale_forward
 from spikecal.graph.stages import Stage, partition, with_joints
-from spikecal.snn.execute import Memory, current, emit, images_per_call, last_uses, shapes_of
+from spikecal.snn.execute import Memory, current, emit, images_per_call, last_uses, shapes_of, steps_per_call
+
+# How an output that is itself an activation is read: as the activation of the mean current, or as mean spikes.
+Readout = Literal["current", "spikes"]
+READOUTS = get_args(Readout)
 
 
 @dataclass
@@ -36,6 +40,7 @@ class SpikingNetwork(nn.Module):
         )
         self.head = graph.head
         self.info: dict[str, Any] = {}
+        self.readout: Readout = "current"
         self._freed = last_uses(self.stages)
         self._shapes: dict[tuple[torch.Size, ...], dict[str, torch.Size]] = {}
         weights_channels_last(graph)
@@ -44,8 +49,12 @@ class SpikingNetwork(nn.Module):
     # -- layerwise ---------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def forward(self, *inputs: Tensor) -> Any:
-        parts = [self._simulate(batch, mean, None) for batch in self._batches(self._checked(inputs))]
+    def forward(self, *inputs: Tensor, steps: int | None = None) -> Any:
+        """Like the model: the mean over all T steps, or over the first `steps` of them."""
+        if steps is not None and not 1 <= steps <= self.T:
+            raise DataError(f"a network for T={self.T} cannot be read after {steps} steps")
+        steps = self.T if steps is None else steps
+        parts = [self._mean(batch, steps) for batch in self._batches(self._checked(inputs))]
         return self._finish({name: torch.cat([p[name] for p in parts]) for name in parts[0]})
 
     @torch.no_grad()
@@ -59,6 +68,17 @@ class SpikingNetwork(nn.Module):
             return Run(self.graph.finish(outputs.__getitem__), spikes)
         steps = [self._finish({name: value[t] for name, value in outputs.items()}) for t in range(self.T)]
         return Run(stack(steps), spikes)
+
+    def _mean(self, inputs: tuple[Tensor, ...], steps: int) -> dict[str, Tensor]:
+        """The outputs after `steps`; of large images a few steps at a time, which is all the memory they need."""
+        at_once = steps_per_call(self._shapes_for(inputs), len(inputs[0]))
+        if steps == self.T <= at_once:
+            return self._simulate(inputs, mean, None)
+        memory: Memory = {}
+        sums: dict[str, Tensor] = {}
+        for done in range(0, steps, at_once):
+            self._advance(inputs, min(at_once, steps - done), memory, sums)
+        return self._means(sums, steps)
 
     def _simulate(
         self,
@@ -82,8 +102,10 @@ class SpikingNetwork(nn.Module):
         return results
 
     def _read(self, end: Node, arriving: Tensor, value: Tensor, reduce: Callable[[Tensor, int], Tensor]) -> Tensor:
-        """An output that is itself an activation is the activation of the mean current: no spike is lost on it."""
-        return end.op(reduce(arriving, self.T)) if isinstance(end.op, Spike) else reduce(value, self.T)
+        """An output; where it is itself an activation, read as `readout` says."""
+        if not isinstance(end.op, Spike) or self.readout == "spikes":
+            return _scaled(end, reduce(value, self.T))
+        return end.op(reduce(arriving, self.T))
 
     def _finish(self, values: dict[str, Tensor]) -> Any:
         return self.graph.finish(values.__getitem__)
@@ -106,20 +128,33 @@ class SpikingNetwork(nn.Module):
         if self._step and self._step_shapes != shapes_now:
             raise DataError("a step's inputs have another shape than those before: call reset() first")
         self._step_shapes = shapes_now
-        shapes, values = self._shapes_for(inputs), self._inputs(inputs)
         self._step += 1
+        self._advance(inputs, 1, self._memory, self._sums)
+        return self._finish(self._means(self._sums, self._step))
+
+    def _advance(self, inputs: tuple[Tensor, ...], steps: int, memory: Memory, sums: dict[str, Tensor]) -> None:
+        """Go on for some steps from `memory`, and add what arrives at the outputs to `sums`."""
+        shapes, values = self._shapes_for(inputs), self._inputs(inputs)
         wanted = set(self.graph.outputs())
-        arrived = {name: values[name][0] for name in wanted & values.keys()}
-        for stage in self.stages:
-            arriving = current(stage, values, 1, shapes, self._memory)
-            values[stage.name] = emit(stage.end, arriving, 1, self._memory)
+        arrived = {name: _total(values[name], steps) for name in wanted & values.keys()}
+        for stage, freed in zip(self.stages, self._freed, strict=True):
+            arriving = current(stage, values, steps, shapes, memory)
+            values[stage.name] = emit(stage.end, arriving, steps, memory)
             if stage.name in wanted:
-                arrived[stage.name] = (arriving if stage.spiking else values[stage.name])[0]
-        for name, value in arrived.items():
-            self._sums[name] = self._sums[name] + value if name in self._sums else value
-        means = {name: total / self._step for name, total in self._sums.items()}
-        ends = {name: self.graph.nodes[name] for name in means}
-        return self._finish({n: ends[n].op(m) if isinstance(ends[n].op, Spike) else m for n, m in means.items()})
+                read = arriving if stage.spiking and self.readout == "current" else values[stage.name]
+                arrived[stage.name] = _total(read, steps)
+            for name in freed:
+                del values[name]
+        for name, total in arrived.items():
+            sums[name] = sums[name] + total if name in sums else total
+
+    def _means(self, sums: dict[str, Tensor], steps: int) -> dict[str, Tensor]:
+        """Outputs from what has arrived in `steps` steps."""
+        ends = {name: self.graph.nodes[name] for name in sums}
+        means = {name: total / steps for name, total in sums.items()}
+        if self.readout == "spikes":
+            return {name: _scaled(ends[name], value) for name, value in means.items()}
+        return {name: ends[name].op(m) if isinstance(ends[name].op, Spike) else m for name, m in means.items()}
 
     # -- inputs ------------------------------------------------------------------------------------------------
 
@@ -186,6 +221,7 @@ class SpikingNetwork(nn.Module):
         # a scale that could not be folded may now be read by several stages, through a cat
         network = SpikingNetwork(with_joints(result), self.T)
         network.info = dict(self.info)
+        network.readout = self.readout
         return network
 
 
@@ -219,6 +255,17 @@ def _make_unit(graph: Graph, node: Node, is_output: bool) -> Tensor:
         op.gain = frozen(op.theta)
     op.theta = frozen(torch.ones_like(op.theta))
     return theta
+
+
+def _total(value: Tensor, steps: int) -> Tensor:
+    """The sum of `[steps or 1, N, ...]` over `steps` steps."""
+    return value.sum(0) if value.shape[0] > 1 else value[0] * steps if steps > 1 else value[0]
+
+
+def _scaled(end: Node, spikes: Tensor) -> Tensor:
+    """Mean spikes of a layer in the ANN's units, also where thresholds are 1."""
+    op = end.op
+    return spikes * along(op.gain, op.channel, op.ndim) if isinstance(op, Spike) and op.gain is not None else spikes
 
 
 def channels_last(x: Tensor) -> Tensor:

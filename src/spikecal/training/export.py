@@ -3,8 +3,9 @@
 import copy
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -29,26 +30,46 @@ def export_weights(model: nn.Module, path: Path, images: Data | None, card: Card
 
     Without `images` it is single precision.
     """
+    if images is None:
+        return export(model, path, None)
+    loader = Loader(subset(images, CHECKED, seed), card, BATCH)
+    return export(model, path, lambda network: accuracy(network, loader))
+
+
+def export(
+    model: nn.Module, path: Path, measure: Callable[[nn.Module], float] | None, tolerance: float = TOLERANCE
+) -> str:
+    """The same for any measure that half precision must not move by more than `tolerance`."""
     state = {key: t.detach().cpu().contiguous().clone() for key, t in model.state_dict().items()}
     half = {key: t.half() if t.is_floating_point() else t for key, t in state.items()}
-    if images is None or not _holds(model, half, Loader(subset(images, CHECKED, seed), card, BATCH)):
+    if measure is None or not _holds(model, half, measure, tolerance):
         store(path, state)
         return "float32"
     store(path, half)
     return "float16"
 
 
-def _holds(model: nn.Module, half: dict[str, torch.Tensor], loader: Loader) -> bool:
+def _holds(
+    model: nn.Module, half: dict[str, torch.Tensor], measure: Callable[[nn.Module], float], tolerance: float
+) -> bool:
     if not all(bool(t.isfinite().all()) for t in half.values()):  # too large for it
         return False
     rounded = copy.deepcopy(model)
     rounded.load_state_dict(half)
-    before, after = accuracy(model, loader), accuracy(rounded, loader)
-    log.info("accuracy %.4f, in half precision %.4f", before, after)
-    return abs(before - after) <= TOLERANCE
+    before, after = measure(model), measure(rounded)
+    log.info("measured %.4f, in half precision %.4f", before, after)
+    return abs(before - after) <= tolerance
 
 
-def training_facts(recipe: Recipe, name: str, data: Data) -> dict[str, Any]:
+class Named(Protocol):
+    """A set of images, of whatever kind."""
+
+    @property
+    def name(self) -> str: ...
+    def __len__(self) -> int: ...
+
+
+def training_facts(recipe: Recipe, name: str, data: Named) -> dict[str, Any]:
     """What a card says about how its weights came about."""
     return {"recipe": name, **recipe.to_dict(), "data": data.name, "images": len(data)}
 

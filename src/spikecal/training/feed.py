@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from spikecal.data.card import Card
@@ -14,19 +15,23 @@ from spikecal.data.images import UnreadableImage
 from spikecal.data.prepare import prepare
 from spikecal.data.sources import Data, Images
 from spikecal.errors import ConfigError, DataError, SpikecalError, TrainingError
+from spikecal.snn.network import channels_last
 from spikecal.training.augment import BATCHED, ImageTransform, crop_and_flip, draw_shifts
-from spikecal.training.recipes import Recipe
+from spikecal.training.recipes import DetectionRecipe, Recipe
 
 
 class Feed:
     """The training images of a run, shuffled anew for every epoch."""
 
     def __init__(self, data: Data, card: Card, recipe: Recipe, device: torch.device, workers: int = 1) -> None:
+        if isinstance(recipe, DetectionRecipe):
+            raise ConfigError("this recipe is for detectors: choose another one")
         if data.labels is None:
             raise DataError(f"{data.name} has no labels: training needs them")
         if recipe.batch > len(data):
             raise ConfigError(f"{data.name} has {len(data):,} images to train on, fewer than a batch of {recipe.batch}")
         self.data, self.labels, self.card, self.recipe, self.device = data, data.labels, card, recipe, device
+        self.name = card.name
         self.steps = len(data) // recipe.batch
         self.workers = workers
         size = card.size or tuple(data.images[0].shape[-2:])
@@ -49,6 +54,12 @@ class Feed:
             yield from self._whole(order, generator, first)
         else:
             yield from self._one_by_one(self.transform, order, epoch, first)
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Cross-entropy."""
+        images, labels = batch
+        outputs = logits(model(channels_last(images)), self.name)
+        return F.cross_entropy(outputs, labels, label_smoothing=self.recipe.label_smoothing)
 
     def _whole(self, order: Tensor, generator: torch.Generator, first: int) -> Iterator[tuple[Tensor, Tensor]]:
         images = self.data.images
@@ -83,6 +94,14 @@ class Feed:
                 raise
             # killed from outside, or out of (shared) memory
             raise TrainingError(f"{first_line(error)}: use fewer workers; the checkpoint is kept") from error
+
+
+def logits(outputs: Any, name: str) -> Tensor:
+    """The output of a classifier, checked to be one."""
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2:
+        found = f"a tensor of {outputs.ndim} dimensions" if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise ConfigError(f"{name} gives {found} in training: only networks with one output of classes are trained")
+    return outputs
 
 
 class _Epoch(Dataset[tuple[Tensor, Tensor]]):

@@ -3,15 +3,14 @@
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from spikecal.analysis.evaluate import accuracy
@@ -21,10 +20,9 @@ from spikecal.data.factory import first_line
 from spikecal.data.prepare import Loader
 from spikecal.data.sources import Data
 from spikecal.errors import ConfigError, DataError, TrainingError
-from spikecal.snn.network import channels_last
 from spikecal.training import checkpoint as files
-from spikecal.training.feed import Feed, mixed
-from spikecal.training.recipes import Recipe
+from spikecal.training.feed import Feed, logits, mixed
+from spikecal.training.recipes import DetectionRecipe, Recipe
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +32,10 @@ EVALUATED = 250  # images a call
 
 @dataclass(frozen=True, kw_only=True)
 class EpochRecord:
-    """One finished epoch: mean loss, last learning rate, and accuracy on the held-out images where there are some."""
+    """One finished epoch: mean loss, last learning rate, and accuracy on the held-out images where there are some.
+
+    Of a detector it is the mAP at an overlap of 0.5.
+    """
 
     epoch: int
     loss: float
@@ -48,7 +49,7 @@ class Training:
     """Everything that changes while training; `state` and `restore` are all a checkpoint needs."""
 
     model: nn.Module
-    optimiser: torch.optim.SGD
+    optimiser: torch.optim.Optimizer
     average: AveragedModel | None
     epoch: int = 0  # finished ones
     step: int = 0  # finished ones of the epoch that has begun
@@ -58,13 +59,7 @@ class Training:
 
     @classmethod
     def start(cls, model: nn.Module, recipe: Recipe) -> "Training":
-        optimiser = torch.optim.SGD(
-            model.parameters(),
-            recipe.lr,
-            recipe.momentum,
-            nesterov=recipe.nesterov,
-            weight_decay=recipe.weight_decay,
-        )
+        optimiser = _optimiser(model, recipe)
         average = None
         if recipe.ema > 0:
             average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema), use_buffers=True)
@@ -92,6 +87,35 @@ class Training:
         self.history = [EpochRecord(**record) for record in state["history"]]
         for name in ("epoch", "step", "loss", "seconds"):
             setattr(self, name, state[name])
+
+
+def _optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    if isinstance(recipe, DetectionRecipe) and recipe.optimiser == "adamw":
+        betas = recipe.momentum, 0.999
+        return torch.optim.AdamW(model.parameters(), recipe.lr, betas, weight_decay=recipe.weight_decay)
+    return torch.optim.SGD(
+        model.parameters(),
+        recipe.lr,
+        recipe.momentum,
+        nesterov=recipe.nesterov,
+        weight_decay=recipe.weight_decay,
+    )
+
+
+class Source(Protocol):
+    """What a network is trained on: batches, and the loss of one."""
+
+    name: str  # the network's
+    steps: int  # an epoch
+
+    @property
+    def recipe(self) -> Recipe: ...
+
+    def batches(self, epoch: int, first: int = 0) -> Iterator[Any]:
+        """The epoch's batches from step `first` on, of (seed, epoch, step) and nothing else."""
+        ...
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -124,15 +148,34 @@ def train(
     """
     device = torch.device(device)
     feed = Feed(data, card, recipe, device, workers)
-    if not any(p.requires_grad for p in model.parameters()):
-        raise ConfigError(f"{card.name} has no parameters to train")
     model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     _try(model, feed)
+    measure = None if validation is None else lambda network: accuracy(network, Loader(validation, card, EVALUATED))
+    known = files.data_fingerprint(data)
+    return fit(model, feed, known, checkpoint, device, measure=measure, every=every, progress=progress, report=report)
+
+
+def fit(
+    model: nn.Module,
+    feed: Source,
+    data: str,
+    checkpoint: Path,
+    device: torch.device,
+    *,
+    measure: Callable[[nn.Module], float] | None = None,
+    every: float = EVERY,
+    progress: Progress | None = None,
+    report: Callable[[EpochRecord], None] | None = None,
+) -> Training:
+    """What `train` does, for any source of batches and losses; `data` is the fingerprint of what is trained on."""
+    recipe = feed.recipe
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ConfigError(f"{feed.name} has no parameters to train")
     identity: dict[str, Any] = {
         "format": files.FORMAT,
         "recipe": recipe.to_dict(),
         "network": files.network_fingerprint(model),
-        "data": files.data_fingerprint(data),
+        "data": data,
     }
     training = Training.start(model, recipe)
     state = files.read(checkpoint)
@@ -147,7 +190,7 @@ def train(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         while training.epoch < recipe.epochs:
             _epoch(training, feed, every, save, progress or _Nobody())
-            measured = None if validation is None else accuracy(training.result.eval(), _loader(validation, card))
+            measured = None if measure is None else measure(training.result.eval())
             record = _finish(training, feed, measured)
             save()
             log.info("epoch %d/%d: loss %.4f (%.0f s)", record.epoch, recipe.epochs, record.loss, record.seconds)
@@ -168,30 +211,23 @@ def _try(model: nn.Module, feed: Feed) -> None:
         with torch.no_grad():
             outputs: Any = model(example)
     except RuntimeError as error:
-        raise ConfigError(f"{feed.card.name} cannot take images of {shape}: {first_line(error)}") from error
-    classes = _logits(outputs, feed.card.name).shape[1]
+        raise ConfigError(f"{feed.name} cannot take images of {shape}: {first_line(error)}") from error
+    classes = logits(outputs, feed.name).shape[1]
     if int(feed.labels.max()) >= classes:
-        raise DataError(f"{feed.data.name} has a label {int(feed.labels.max())}, {feed.card.name} {classes} classes")
+        raise DataError(f"{feed.data.name} has a label {int(feed.labels.max())}, {feed.name} {classes} classes")
 
 
-def _logits(outputs: Any, name: str) -> Tensor:
-    if not isinstance(outputs, Tensor) or outputs.ndim != 2:
-        found = f"a tensor of {outputs.ndim} dimensions" if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise ConfigError(f"{name} gives {found} in training: only networks with one output of classes are trained")
-    return outputs
-
-
-def _epoch(training: Training, feed: Feed, every: float, save: Callable[[], None], progress: Progress) -> None:
+def _epoch(training: Training, feed: Source, every: float, save: Callable[[], None], progress: Progress) -> None:
     """The steps of one epoch that are still to do."""
     recipe, epoch, total = feed.recipe, training.epoch, feed.recipe.epochs * feed.steps
     progress.phase(f"epoch {epoch + 1}/{recipe.epochs}", feed.steps - training.step, None)
     begun = saved = last = time.perf_counter()
     first = training.step
     training.model.train()
-    for images, labels in feed.batches(epoch, first):
+    for batch in feed.batches(epoch, first):
         torch.manual_seed(mixed(recipe.seed, epoch, training.step, 0))  # dropout, whatever was drawn before
         lr = recipe.learning_rate(epoch * feed.steps + training.step, total)
-        loss = _step(training, recipe, images, labels, lr, feed.card.name)
+        loss = _step(training, feed, batch, lr)
         if not math.isfinite(loss):
             raise TrainingError(
                 f"the loss is {loss} in epoch {epoch + 1}, step {training.step + 1} of {feed.steps}: lower the "
@@ -210,10 +246,9 @@ def _epoch(training: Training, feed: Feed, every: float, save: Callable[[], None
             saved = time.perf_counter()
 
 
-def _step(training: Training, recipe: Recipe, images: Tensor, labels: Tensor, lr: float, name: str) -> float:
-    """One step of SGD; a loss that is not finite is returned and changes nothing."""
-    outputs = _logits(training.model(channels_last(images)), name)
-    loss = F.cross_entropy(outputs, labels, label_smoothing=recipe.label_smoothing)
+def _step(training: Training, feed: Source, batch: Any, lr: float) -> float:
+    """One step of the optimiser; a loss that is not finite is returned and changes nothing."""
+    recipe, loss = feed.recipe, feed.loss(training.model, batch)
     value = loss.item()
     if not math.isfinite(value):
         return value
@@ -229,7 +264,7 @@ def _step(training: Training, recipe: Recipe, images: Tensor, labels: Tensor, lr
     return value
 
 
-def _finish(training: Training, feed: Feed, measured: float | None) -> EpochRecord:
+def _finish(training: Training, feed: Source, measured: float | None) -> EpochRecord:
     earlier = sum(record.seconds for record in training.history)
     steps = feed.recipe.epochs * feed.steps
     record = EpochRecord(
@@ -242,7 +277,3 @@ def _finish(training: Training, feed: Feed, measured: float | None) -> EpochReco
     training.history.append(record)
     training.epoch, training.step, training.loss = training.epoch + 1, 0, 0.0
     return record
-
-
-def _loader(data: Data, card: Card) -> Loader:
-    return Loader(data, card, EVALUATED)

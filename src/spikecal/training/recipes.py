@@ -3,16 +3,18 @@
 import dataclasses
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from spikecal.errors import ConfigError
 from spikecal.settings import check_types, from_toml
 
-Schedule = Literal["cosine", "one-cycle"]
-SCHEDULES = ("cosine", "one-cycle")
+Schedule = Literal["cosine", "one-cycle", "steps"]
+Optimiser = Literal["sgd", "adamw"]
 CROPS = ("crop", "reflect-crop", "resized-crop")
 AUGMENTATIONS = (*CROPS, "flip", "autoaugment-cifar10", "autoaugment-imagenet", "colour-jitter", "cutout")
+WITH_BOXES = ("flip", "vertical-flip", "colour-jitter", "zoom-out", "iou-crop")
 IMAGENET_SIDE = 128  # images from this size up are trained with ImageNet's recipe
 
 START, END = 25.0, 1e4  # one-cycle begins at lr/25 and ends at that/10,000, as in torch's scheduler
@@ -27,6 +29,9 @@ class Recipe:
     Cutout, which comes after normalisation. `pad` belongs to the crops, `hole` (its side in pixels) to Cutout, `jitter`
     (brightness, contrast, saturation, hue) to the colour jitter.
     """
+
+    SCHEDULES: ClassVar[tuple[str, ...]] = ("cosine", "one-cycle")
+    AUGMENTATIONS: ClassVar[tuple[str, ...]] = AUGMENTATIONS
 
     epochs: int
     batch: int = 128
@@ -54,16 +59,16 @@ class Recipe:
             _demand(0 <= getattr(self, name) < 1, name, "in [0, 1)", getattr(self, name))
         _demand(0 < self.lr < math.inf, "lr", "above 0", self.lr)
         _demand(not self.nesterov or self.momentum > 0, "momentum", "above 0 with nesterov", self.momentum)
-        _demand(self.schedule in SCHEDULES, "schedule", f"one of {', '.join(SCHEDULES)}", self.schedule)
+        _demand(self.schedule in self.SCHEDULES, "schedule", f"one of {', '.join(self.SCHEDULES)}", self.schedule)
         _demand(
             len(self.jitter) == 4 and all(0 <= j < math.inf for j in self.jitter) and self.jitter[3] <= 0.5,
             "jitter",
             "brightness, contrast, saturation and hue, 0 or more, the last at most 0.5",
             self.jitter,
         )
-        unknown = [name for name in self.augment if name not in AUGMENTATIONS]
+        unknown = [name for name in self.augment if name not in self.AUGMENTATIONS]
         if unknown:
-            raise ConfigError(f"there is no augmentation {unknown[0]!r}; there are {', '.join(AUGMENTATIONS)}")
+            raise ConfigError(f"there is no augmentation {unknown[0]!r}; there are {', '.join(self.AUGMENTATIONS)}")
         if len(set(self.augment)) < len(self.augment) or len(set(CROPS) & set(self.augment)) > 1:
             raise ConfigError(f"augment names one crop at most, and nothing twice; not {', '.join(self.augment)}")
 
@@ -85,9 +90,9 @@ class Recipe:
         """From a file such as `docs/recipe.toml`."""
         return from_toml(path, lambda settings: cls.from_dict(settings, base))
 
-    def changed(self, **settings: Any) -> "Recipe":
+    def changed(self, **settings: Any) -> Self:
         """The same with other settings, their types checked: `QUICK.changed(epochs=5)`."""
-        check_types(Recipe, settings, "recipe")
+        check_types(type(self), settings, "recipe")
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
         return dataclasses.replace(self, **values)
 
@@ -107,6 +112,36 @@ class Recipe:
             return _half_cosine(first, self.lr, step / peak)
         peak = max(peak, 0.0)
         return _half_cosine(self.lr, first / END, (step - peak) / (total - 1 - peak) if total - 1 > peak else 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectionRecipe(Recipe):
+    """A recipe for detectors. With the schedule `steps` the rate falls to a tenth after each epoch of `milestones`.
+
+    `zoom-out` puts the image into a larger grey one, `iou-crop` takes a part that still has boxes in it.
+    """
+
+    SCHEDULES: ClassVar[tuple[str, ...]] = (*Recipe.SCHEDULES, "steps")
+    AUGMENTATIONS: ClassVar[tuple[str, ...]] = WITH_BOXES
+
+    augment: tuple[str, ...] = ("flip",)
+    optimiser: Optimiser = "sgd"
+    milestones: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _demand(self.optimiser in ("sgd", "adamw"), "optimiser", "sgd or adamw", self.optimiser)
+        _demand(self.label_smoothing == 0, "label_smoothing", "0 for a detector", self.label_smoothing)
+        rising = all(a < b for a, b in pairwise((0, *self.milestones)))
+        _demand(rising, "milestones", "epochs in rising order", self.milestones)
+
+    def learning_rate(self, step: int, total: int) -> float:
+        """steps: lr (s + 1) / w for the w steps of warm-up, then lr / 10^(milestones passed)."""
+        if self.schedule != "steps":
+            return super().learning_rate(step, total)
+        warm, epoch = self.warm_up * total, step * self.epochs / total
+        rate = self.lr * 0.1 ** sum(epoch >= milestone for milestone in self.milestones)
+        return rate * min(1.0, (step + 1) / warm) if step < warm else rate
 
 
 def _half_cosine(start: float, end: float, share: float) -> float:
@@ -130,13 +165,30 @@ IMAGENET = Recipe(
 )
 QUICK = Recipe(epochs=28, lr=0.2, nesterov=True, schedule="one-cycle", warm_up=0.2, augment=("reflect-crop", "flip"))
 QUICK_NOBN = dataclasses.replace(QUICK, epochs=24, lr=0.03, weight_decay=1e-4)
+COCO = DetectionRecipe(  # of one card with two images; the paper has eight
+    epochs=12, batch=2, lr=0.000625, weight_decay=1e-4, schedule="steps", milestones=(8, 11), warm_up=1 / 12
+)
+QUICK_DETECT = DetectionRecipe(
+    epochs=24,
+    batch=4,
+    lr=1.5e-3,
+    optimiser="adamw",
+    weight_decay=0.02,
+    schedule="one-cycle",
+    warm_up=0.1,
+    clip=10.0,
+    augment=("flip", "vertical-flip", "colour-jitter"),
+    jitter=(0.2, 0.2, 0.2, 0.0),
+)
 
-PRESETS = {
+PRESETS: dict[str, Recipe] = {
     "cifar": CIFAR,
     "cifar-nobn": CIFAR_NOBN,
     "imagenet": IMAGENET,
     "quick": QUICK,
     "quick-nobn": QUICK_NOBN,
+    "coco": COCO,
+    "quick-detect": QUICK_DETECT,
 }
 
 

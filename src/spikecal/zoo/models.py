@@ -80,7 +80,7 @@ def _imagenet_zoo() -> dict[str, Entry]:
 
 
 # the trained weights this package carries
-EMBEDDED = {name: f"{name}.safetensors" for name in ("resnet20", "resnet20-nobn")}
+EMBEDDED = {name: f"{name}.safetensors" for name in ("resnet20", "resnet20-nobn", "retinanet-r18-quarter")}
 ZOO: dict[str, Entry] = {**_cifar_zoo(), **_imagenet_zoo()}
 
 

@@ -1,0 +1,136 @@
+"""What a detector's body should pass on, and the memory of large images; writes bench/results/detection.json.
+
+    python bench/detection.py readout --data voc:PATH [--weights FILE]     mAP on validation images, both readouts
+    python bench/detection.py memory [-T 8 -T 32]                          peak memory at 800 x 1333 pixels
+    python bench/detection.py steps --data voc:PATH [--weights FILE]       seconds an image, by steps a call
+
+`readout` decides the default of `detection.convert`; it sees validation images, never test images.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spikecal import detection
+from spikecal.calibration.calibrators import Calibrator, Weights
+from spikecal.pipeline import PRESETS
+from spikecal.reproduce.tables import FEW_ITERATIONS
+from spikecal.snn import execute
+from spikecal.zoo.detectors import build_detector, load_detector
+
+MODEL = "retinanet-r18-quarter"
+STEPS = (4, 8)
+IMAGES, CALIBRATION, SEED = 40, 32, 0
+ITERATIONS, BATCH = 100, 8  # of weights calibration, as `spikecal reproduce detect` has it
+RESULTS = Path(__file__).parent / "results" / "detection.json"
+
+
+def keep(part: str, found: Any) -> None:
+    """Put one part into the results; the others stay."""
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    machine = {"torch": torch.__version__, "threads": torch.get_num_threads(), "processor": platform.machine()}
+    RESULTS.write_text(json.dumps({**known, part: {"found": found, "machine": machine}}, indent=1) + "\n")
+
+
+def readout(data: str, weights: Path | None) -> None:
+    detector = load_detector(MODEL, weights)
+    train = detection.load_boxes(data, "train")
+    images = detection.load_boxes(data, "val").sample(IMAGES, SEED)
+    found: dict[str, Any] = {
+        "images": len(images),
+        "analog": detection.evaluate(detector, images).to_dict(),
+        "rows": [],
+    }
+    for name in ("baseline", "lcp", "acp"):
+        pipeline = PRESETS[name].changed(Weights, iterations=ITERATIONS, batch=BATCH, **FEW_ITERATIONS)
+        pipeline = pipeline.changed(Calibrator, images=CALIBRATION)
+        for T in STEPS:
+            made = detection.convert(detector, train, T, pipeline, count=CALIBRATION, seed=SEED)
+            for passed in ("current", "spikes"):
+                made.body.snn.readout = passed
+                precision = detection.evaluate(made.detector, images)
+                row = {"pipeline": name, "T": T, "readout": passed, "map": precision.map, "map50": precision.map50}
+                found["rows"].append(row)
+                print(row, flush=True)
+            keep("readout", found)
+
+
+def memory(steps: list[int]) -> None:
+    """Each T in a process of its own, for the peak is one of a process."""
+    rows = []
+    for T in steps:
+        command = [sys.executable, __file__, "peak", "-T", str(T)]
+        rows.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout))
+        print(rows[-1], flush=True)
+        keep("memory", rows)
+
+
+def peak(T: int) -> None:
+    """A RetinaNet-R50 with random weights, calibrated (LCP) on one image of 800 x 1333 and run on it."""
+    torch.manual_seed(SEED)
+    detector = build_detector("retinanet-r50")
+    image = torch.rand(3, 800, 1333)
+    with torch.no_grad():
+        detector([image])
+    analog, started = resident("VmHWM"), time.perf_counter()
+    made = detection.convert(detector, [image], T, "lcp", memory=2**30)
+    converted, taken = resident("VmHWM"), time.perf_counter() - started
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    started = time.perf_counter()
+    with torch.no_grad():
+        made.detector([image])
+    facts = {"T": T, "analog_bytes": analog, "convert_bytes": converted, "detect_bytes": resident("VmHWM")}
+    print(json.dumps({**facts, "convert_seconds": taken, "detect_seconds": time.perf_counter() - started}))
+
+
+def steps_a_call(data: str, weights: Path | None) -> None:
+    detector, T = load_detector(MODEL, weights), 64
+    train = detection.load_boxes(data, "train")
+    made = detection.convert(detector, train, T, "baseline", count=4).detector
+    image, rows = train.image(0), []
+    for power in (20, 22, 24, 26):
+        execute.STEP_FLOATS = 1 << power
+        seconds = []
+        for _ in range(3):
+            started = time.process_time()
+            with torch.no_grad():
+                made([image])
+            seconds.append(time.process_time() - started)
+        rows.append({"step_floats": 1 << power, "T": T, "seconds": min(seconds)})
+        print(rows[-1], flush=True)
+    keep("steps", rows)
+
+
+def resident(field: str) -> int:
+    """Resident memory of this process in bytes: now (VmRSS) or at most (VmHWM)."""
+    status = Path(f"/proc/{os.getpid()}/status").read_text()
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(field))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["readout", "memory", "steps", "peak"])
+    parser.add_argument("--data")
+    parser.add_argument("--weights", type=Path)
+    parser.add_argument("-T", type=int, action="append")
+    given = parser.parse_args()
+    if given.part == "memory":
+        memory(given.T or [8, 32])
+    elif given.part == "peak":
+        peak(given.T[0])
+    elif given.data is None:
+        parser.error("--data voc:PATH is needed")
+    else:
+        (readout if given.part == "readout" else steps_a_call)(given.data, given.weights)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,10 @@
+"""Detectors of torchvision with a spiking body; sets with boxes; mean average precision."""
+
+from spikecal.detection.boxes import BoxData
+from spikecal.detection.precision import Precision, evaluate
+from spikecal.detection.sources import load_boxes
+from spikecal.detection.spiking import Conversion, Sample, convert, load, samples
+
+__all__ = [
+    "BoxData", "Conversion", "Precision", "Sample", "convert", "evaluate", "load", "load_boxes", "samples",
+]  # fmt: skip

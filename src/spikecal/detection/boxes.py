@@ -1,0 +1,173 @@
+"""Images with boxes: what a detector is trained, calibrated and measured on, and what was wrong with the files."""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spikecal.data.folder import ImageFiles
+from spikecal.data.images import Unreadable, shuffled
+from spikecal.errors import DataError
+
+log = logging.getLogger(__name__)
+
+SLACK = 1.0  # pixels a box may be outside before that is worth a word: formats count pixels from 0 and from 1
+NAMED = 3  # files that a message names
+
+Rows = Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The boxes of one image: `boxes` [n, 4] as x0, y0, x1, y1 in pixels, `labels` [n].
+
+    `ignored` [n] are crowds and difficult ones: not learned, and neither hit nor miss where a detector is measured.
+    """
+
+    boxes: Tensor
+    labels: Tensor
+    ignored: Tensor
+
+
+@dataclass
+class Faults:
+    """What was wrong with the files of a set. All of it is survived; nothing of it is silent."""
+
+    left_out: Unreadable = field(default_factory=dict)  # file -> reason
+    empty: list[str] = field(default_factory=list)  # images without a box: they stay, and teach what is nothing
+    clipped: dict[str, int] = field(default_factory=dict)  # file -> boxes cut off at the image's border
+    dropped: dict[str, int] = field(default_factory=dict)  # file -> boxes with no area in the image, or no numbers
+
+    def counts(self) -> dict[str, int]:
+        return {
+            "left_out": len(self.left_out),
+            "empty": len(self.empty),
+            "clipped": sum(self.clipped.values()),
+            "dropped": sum(self.dropped.values()),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "left_out": [{"file": file, "reason": reason} for file, reason in self.left_out.items()],
+            "empty": self.empty,
+            "clipped": self.clipped,
+            "dropped": self.dropped,
+        }
+
+    def sentences(self) -> list[str]:
+        """A line for each kind that occurred."""
+        found = self.counts()
+        reasons = [f"{file} ({reason})" for file, reason in self.left_out.items()]
+        told = (
+            (found["left_out"], "left out, for they cannot be used", reasons),
+            (found["empty"], "images without a box, which stay", self.empty),
+            (found["clipped"], "boxes cut off at the border of their image", list(self.clipped)),
+            (found["dropped"], "boxes dropped, for they have no area in their image", list(self.dropped)),
+        )
+        return [f"{count:,} {what}: {_few(files)}" for count, what, files in told if count]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxData:
+    """Image files, their boxes, and the names of the labels; a detector's label 0 is the background."""
+
+    name: str
+    images: ImageFiles
+    targets: Sequence[Target]
+    classes: Mapping[int, str]
+    faults: Faults = field(default_factory=Faults)
+
+    def __post_init__(self) -> None:
+        if len(self.images) == 0:
+            reason = next((f": {file} ({why})" for file, why in self.faults.left_out.items()), "")
+            raise DataError(f"{self.name} holds no images that can be used{reason}")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def labels(self) -> int:
+        """How many labels a detector for this set has, the background included."""
+        return max(self.classes, default=0) + 1
+
+    def image(self, index: int) -> Tensor:
+        """As detectors take it: [3, H, W] in 0..1; `UnreadableImage` where the file is damaged."""
+        return self.images[index].float() / 255
+
+    def take(self, chosen: Sequence[int]) -> "BoxData":
+        """Some of the images, in this order."""
+        return replace(
+            self,
+            images=ImageFiles([self.images.paths[i] for i in chosen]),
+            targets=[self.targets[i] for i in chosen],
+        )
+
+    def sample(self, count: int | None, seed: int) -> "BoxData":
+        """`count` images drawn by `seed`, in their stored order; all where there are no more."""
+        if count is None or count >= len(self):
+            return self
+        return self.take(sorted(shuffled(len(self), seed)[:count].tolist()))
+
+
+class Collector:
+    """Puts a set together image by image, and keeps account of what is wrong with it."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.faults = name, Faults()
+        self._paths: list[str] = []
+        self._targets: list[Target] = []
+
+    def leave_out(self, file: str, reason: str) -> None:
+        self.faults.left_out[file] = reason
+
+    def add(
+        self, path: str, size: tuple[int, int], boxes: Rows, labels: Sequence[int], ignored: Sequence[bool]
+    ) -> None:
+        """An image of `size` (height, width) and its boxes as they are in the file."""
+        kept, chosen, clipped = clip(boxes, size)
+        if clipped:
+            self.faults.clipped[path] = clipped
+        if len(chosen) < len(boxes):
+            self.faults.dropped[path] = len(boxes) - len(chosen)
+        if not boxes:
+            self.faults.empty.append(path)
+        self._paths.append(path)
+        self._targets.append(
+            Target(
+                boxes=torch.tensor(kept, dtype=torch.float32).reshape(-1, 4),
+                labels=torch.tensor([labels[i] for i in chosen], dtype=torch.int64),
+                ignored=torch.tensor([bool(ignored[i]) for i in chosen], dtype=torch.bool),
+            )
+        )
+
+    def finish(self, classes: Mapping[int, str]) -> BoxData:
+        for sentence in self.faults.sentences():
+            log.warning("%s: %s", self.name, sentence)
+        images = ImageFiles(self._paths)
+        return BoxData(name=self.name, images=images, targets=self._targets, classes=classes, faults=self.faults)
+
+
+def clip(boxes: Rows, size: tuple[int, int]) -> tuple[list[list[float]], list[int], int]:
+    """The boxes within an image of `size` (height, width), which ones these are, and how many of them were cut."""
+    height, width = size
+    kept, chosen, clipped = [], [], 0
+    for i, box in enumerate(boxes):
+        if len(box) != 4 or not all(math.isfinite(x) for x in box):
+            continue
+        low = [min(max(x, 0.0), float(most)) for x, most in zip(box[:2], (width, height), strict=True)]
+        high = [min(max(x, 0.0), float(most)) for x, most in zip(box[2:], (width, height), strict=True)]
+        if high[0] <= low[0] or high[1] <= low[1]:
+            continue
+        clipped += any(abs(a - b) > SLACK for a, b in zip([*low, *high], box, strict=True))
+        kept.append([*low, *high])
+        chosen.append(i)
+    return kept, chosen, clipped
+
+
+def _few(files: Sequence[str]) -> str:
+    more = f" and {len(files) - NAMED:,} more" if len(files) > NAMED else ""
+    return ", ".join(files[:NAMED]) + more

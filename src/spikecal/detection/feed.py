@@ -1,0 +1,112 @@
+"""Batches of images and boxes for training. What is in one depends on (seed, epoch, step) and nothing else."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from spikecal.calibration.workdir import fingerprint
+from spikecal.data.images import UnreadableImage, none_readable
+from spikecal.detection.boxes import BoxData
+from spikecal.errors import ConfigError
+from spikecal.training.feed import mixed
+from spikecal.training.recipes import DetectionRecipe
+from spikecal.vision import vision
+
+log = logging.getLogger(__name__)
+
+SMALLEST = 2.0  # pixels: a box that a crop leaves less of is no longer one
+
+Item = tuple[Tensor, dict[str, Tensor]]
+Batch = list[Item]
+
+
+class BoxFeed:
+    """The training images of a run, shuffled anew for every epoch."""
+
+    def __init__(
+        self, data: BoxData, name: str, recipe: DetectionRecipe, device: torch.device, workers: int = 0
+    ) -> None:
+        if recipe.batch > len(data):
+            raise ConfigError(f"{data.name} has {len(data):,} images to train on, fewer than a batch of {recipe.batch}")
+        self.data, self.name, self.recipe, self.device, self.workers = data, name, recipe, device, workers
+        self.steps = len(data) // recipe.batch
+        self.transform = _transform(recipe)
+
+    def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        """The epoch's batches from step `first` on."""
+        generator = torch.Generator().manual_seed(self.recipe.seed * 1_000_003 + epoch)
+        order = torch.randperm(len(self.data), generator=generator)[: self.steps * self.recipe.batch]
+        yield from DataLoader(
+            _Epoch(self.data, self.transform, self.recipe.seed, epoch),
+            batch_size=self.recipe.batch,
+            sampler=order[first * self.recipe.batch :].tolist(),
+            num_workers=self.workers,
+            collate_fn=list,
+        )
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The sum of what the detector says its losses are."""
+        images = [image.to(self.device) for image, _ in batch]
+        targets = [{key: value.to(self.device) for key, value in target.items()} for _, target in batch]
+        losses: dict[str, Tensor] = model(images, targets)
+        return torch.stack(list(losses.values())).sum()
+
+    def fingerprint(self) -> str:
+        """Of all boxes and the files' names; the images are many, and are not read for it."""
+        tensors = [t for target in self.data.targets for t in (target.boxes, target.labels, target.ignored)]
+        names = [path.rpartition("/")[2] for path in self.data.images.paths]
+        return fingerprint(tensors, [names, dict(self.data.classes)])
+
+
+class _Epoch(Dataset[Item]):
+    """Augmented images of one epoch, each with a seed of its own: workers and interruptions change nothing."""
+
+    def __init__(self, data: BoxData, transform: Any, seed: int, epoch: int) -> None:
+        self.data, self.transform, self.seed, self.epoch = data, transform, seed, epoch
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Item:
+        image, found = self._readable(index)
+        target = self.data.targets[found]
+        learned = ~target.ignored
+        tensors = vision("torchvision.tv_tensors")
+        height, width = image.shape[-2:]
+        boxes = tensors.BoundingBoxes(target.boxes[learned], format="XYXY", canvas_size=(height, width))
+        labelled = {"boxes": boxes, "labels": target.labels[learned]}
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(mixed(self.seed, self.epoch, index))
+            image, labelled = self.transform(tensors.Image(image), labelled)
+        return image.as_subclass(Tensor), {key: value.as_subclass(Tensor) for key, value in labelled.items()}
+
+    def _readable(self, index: int) -> tuple[Tensor, int]:
+        """The image, or the next one that can be read in its place."""
+        faults: dict[str, str] = {}
+        for further in range(len(self.data)):
+            chosen = (index + further) % len(self.data)
+            try:
+                return self.data.images[chosen], chosen
+            except UnreadableImage as error:
+                faults[error.file] = error.reason
+                log.warning("%s: another image takes its place", error)
+        raise none_readable(self.data.name, faults)
+
+
+def _transform(recipe: DetectionRecipe) -> Any:
+    """torchvision's transforms of images with their boxes, in the recipe's order."""
+    v2 = vision("torchvision.transforms.v2")
+    known = {
+        "flip": lambda: v2.RandomHorizontalFlip(),
+        "vertical-flip": lambda: v2.RandomVerticalFlip(),
+        "colour-jitter": lambda: v2.ColorJitter(*recipe.jitter),
+        "zoom-out": lambda: v2.RandomZoomOut(fill=127, side_range=(1.0, 2.0)),
+        "iou-crop": lambda: v2.RandomIoUCrop(min_scale=0.5),
+    }
+    steps = [known[name]() for name in recipe.augment]
+    clean = [v2.ClampBoundingBoxes(), v2.SanitizeBoundingBoxes(min_size=SMALLEST)]
+    return v2.Compose([*steps, *clean, v2.ToDtype(torch.float32, scale=True), v2.ToPureTensor()])

@@ -1,0 +1,156 @@
+"""Mean average precision of a detector, by pycocotools."""
+
+import contextlib
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from spikecal.calibration.sweep import Progress
+from spikecal.conversion import Silent
+from spikecal.data.images import Unreadable, UnreadableImage, none_readable
+from spikecal.detection.boxes import BoxData, Target
+from spikecal.errors import ConfigError, DataError
+
+Detections = dict[str, Tensor]  # what torchvision's detectors say of an image: boxes [n, 4], labels [n], scores [n]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """`map`: COCO's, the mean over overlaps of 0.5 to 0.95; `map50`: at an overlap of 0.5; `classes`: that of each."""
+
+    map: float
+    map50: float
+    classes: Mapping[str, float]
+    images: int
+    unreadable: Unreadable = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"map": self.map, "map50": self.map50, "classes": dict(self.classes), "images": self.images}
+
+
+def evaluate(detector: nn.Module, data: BoxData, progress: Progress | None = None) -> Precision:
+    """Run a detector over all images, one at a time, and measure it; images that cannot be read are left out."""
+    progress = progress or Silent()
+    progress.phase("detect", len(data), None)
+    found: list[Detections] = []
+    truth: list[Target] = []
+    unreadable: Unreadable = {}
+    for target, image in readable_images(data, unreadable):
+        found.append(detect(detector, image))
+        truth.append(target)
+        progress.advance()
+    return average_precision(found, truth, data.classes, unreadable)
+
+
+def readable_images(data: BoxData, unreadable: Unreadable) -> Iterator[tuple[Target, Tensor]]:
+    """The images that can be read, with their boxes; the others are entered in `unreadable`."""
+    for i, target in enumerate(data.targets):
+        try:
+            yield target, data.image(i)
+        except UnreadableImage as error:
+            unreadable[error.file] = error.reason
+    if len(unreadable) == len(data):
+        raise none_readable(data.name, unreadable)
+
+
+@torch.no_grad()
+def detect(detector: nn.Module, image: Tensor) -> Detections:
+    """What a detector finds in one image [3, H, W], on the CPU."""
+    home = next((p for p in detector.parameters() if p.is_floating_point()), image)
+    found: Detections = detector([image.to(home.device, home.dtype)])[0]
+    return {key: found[key].cpu() for key in ("boxes", "labels", "scores")}
+
+
+def average_precision(
+    found: Sequence[Detections],
+    truth: Sequence[Target],
+    classes: Mapping[int, str],
+    unreadable: Unreadable | None = None,
+) -> Precision:
+    """mAP of what was found in some images, against their boxes."""
+    if not any((~target.ignored).any() for target in truth):
+        raise DataError("the images have no boxes to measure a detector by")
+    rows = [
+        (i, x0, y0, x1 - x0, y1 - y0, score, label)
+        for i, one in enumerate(found)
+        for (x0, y0, x1, y1), score, label in zip(
+            one["boxes"].tolist(), one["scores"].tolist(), one["labels"].tolist(), strict=True
+        )
+        if label in classes
+    ]
+    facts: dict[str, Any] = {"images": len(truth), "unreadable": unreadable or {}}
+    if not rows:
+        return Precision(map=0.0, map50=0.0, classes=dict.fromkeys(_present(truth, classes).values(), 0.0), **facts)
+    precisions = _measure(np.array(rows), truth, classes)  # [overlaps, recalls, classes]
+    valid = np.asarray((precisions > -1).any(axis=(0, 1)))
+    by_class = {
+        name: float(precisions[0, :, k].mean())
+        for k, name in enumerate(classes[c] for c in sorted(classes))
+        if valid[k]
+    }
+    return Precision(
+        map=float(precisions[:, :, valid].mean()),
+        map50=float(precisions[0][:, valid].mean()),
+        classes=by_class,
+        **facts,
+    )
+
+
+def _measure(rows: np.ndarray[Any, Any], truth: Sequence[Target], classes: Mapping[int, str]) -> np.ndarray[Any, Any]:
+    """pycocotools' precisions for boxes of all sizes, up to a hundred an image; it prints, and is not heard."""
+    COCO, COCOeval = _tools()
+    with contextlib.redirect_stdout(io.StringIO()):
+        known = COCO()
+        known.dataset = _as_coco(truth, classes)
+        known.createIndex()
+        evaluation = COCOeval(known, known.loadRes(rows), "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+    precisions: np.ndarray[Any, Any] = evaluation.eval["precision"][:, :, :, 0, -1]
+    return precisions
+
+
+def _as_coco(truth: Sequence[Target], classes: Mapping[int, str]) -> dict[str, Any]:
+    annotations: list[dict[str, Any]] = []
+    for i, target in enumerate(truth):
+        for box, label, ignored in zip(
+            target.boxes.tolist(), target.labels.tolist(), target.ignored.tolist(), strict=True
+        ):
+            width, height = box[2] - box[0], box[3] - box[1]
+            annotations.append(
+                {
+                    "id": len(annotations) + 1,
+                    "image_id": i,
+                    "category_id": label,
+                    "bbox": [box[0], box[1], width, height],
+                    "area": width * height,
+                    "iscrowd": int(ignored),
+                }
+            )
+    return {
+        "info": {},
+        "images": [{"id": i} for i in range(len(truth))],
+        "categories": [{"id": label, "name": classes[label]} for label in sorted(classes)],
+        "annotations": annotations,
+    }
+
+
+def _present(truth: Sequence[Target], classes: Mapping[int, str]) -> dict[int, str]:
+    seen = {label for target in truth for label in target.labels[~target.ignored].tolist()}
+    return {label: name for label, name in classes.items() if label in seen}
+
+
+def _tools() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    try:
+        from pycocotools.coco import COCO
+        from pycocotools.cocoeval import COCOeval
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "measuring a detector needs pycocotools, which is not installed: pip install pycocotools"
+        ) from error
+    return COCO, COCOeval

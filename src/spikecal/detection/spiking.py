@@ -1,0 +1,260 @@
+"""Detectors with a spiking body. Feature pyramid and heads stay analog and get what the body passes on."""
+
+import copy
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spikecal import conversion
+from spikecal.calibration.calibrators import Potential
+from spikecal.calibration.sweep import Progress, StageRecord
+from spikecal.calibration.workdir import fingerprint
+from spikecal.data.images import Unreadable, UnreadableImage, none_readable, shuffled
+from spikecal.detection.boxes import BoxData
+from spikecal.detection.precision import Detections, detect
+from spikecal.errors import ConfigError, DataError, FileError
+from spikecal.graph.graph import same_structure
+from spikecal.pipeline import LCP, Pipeline, resolve
+from spikecal.snn.file import inspect
+from spikecal.snn.file import load as load_network
+from spikecal.snn.network import READOUTS, Readout, SpikingNetwork
+
+log = logging.getLogger(__name__)
+
+IMAGES = 128  # that calibration looks at, as in the paper
+READOUT: Readout = "current"  # docs/detection.md has the measurements
+PLACES = ("body", "features")  # of torchvision's backbones: in pyramids, and in SSD
+TRIED = 64  # pixels of the image that shows whether a file fits a detector
+
+
+class SpikingBody(nn.Module):
+    """Stands where a detector's body stood: images in, feature maps out, in the same structure."""
+
+    def __init__(self, network: SpikingNetwork) -> None:
+        super().__init__()
+        self.network = network
+        self.steps: int | None = None  # how many of them are run; None: all
+
+    def forward(self, x: Tensor) -> Any:
+        return self.network(x, steps=self.steps)
+
+
+@dataclass
+class Conversion:
+    """A detector with a spiking body for every T asked for, and what was done to make them."""
+
+    analog: nn.Module
+    body: conversion.Result
+    unreadable: Unreadable
+
+    @property
+    def detector(self) -> nn.Module:
+        """The one for the largest T."""
+        return self.at(max(self.body.networks))
+
+    def at(self, T: int) -> nn.Module:
+        return with_body(self.analog, self.body.at(T))
+
+    @property
+    def records(self) -> list[StageRecord]:
+        return self.body.records
+
+    def save(self, path: str | Path) -> None:
+        """Write the spiking bodies of all T to one file; `load` puts them into the detector again."""
+        self.body.save(path)
+
+
+def convert(
+    detector: nn.Module,
+    images: Any,
+    T: int | Sequence[int] = 32,
+    pipeline: Pipeline | str = LCP,
+    *,
+    count: int = IMAGES,
+    readout: Readout = READOUT,
+    seed: int = 0,
+    workdir: str | Path | None = None,
+    memory: int | None = None,
+    micro_batch: int | None = None,
+    progress: Progress | None = None,
+) -> Conversion:
+    """Give one of torchvision's detectors a spiking body, calibrated on `count` of the `images`; it is left as it is.
+
+    `images` are those the detector takes, [3, H, W] in 0..1 and of any size: a list, a dataset (what follows the image
+    in its items is ignored), a loader of lists, or `BoxData`. Each is scaled and normalised by the detector's own
+    transform and calibrated on as it is, without the padding of batches. Potentials are one a channel. `readout` is
+    what the body passes on: the activation of its mean current, or mean spikes.
+    """
+    if readout not in READOUTS:
+        raise ConfigError(f"the readout is one of {', '.join(READOUTS)}, not {readout!r}")
+    place = _place(detector)
+    chosen = _Chosen(detector, images, count, seed)
+    result = conversion.convert(
+        getattr(detector.backbone, place),
+        chosen,
+        T,
+        resolve(pipeline).changed(Potential, per="channel"),
+        seed=seed,
+        workdir=workdir,
+        memory=memory,
+        micro_batch=micro_batch,
+        progress=progress,
+    )
+    for network in result.networks.values():
+        network.readout = readout
+    result.more["detector"] = rest_print(detector)
+    return Conversion(copy.deepcopy(detector).eval(), result, chosen.unreadable)
+
+
+def load(path: str | Path, detector: nn.Module, T: int | None = None) -> nn.Module:
+    """The detector with the spiking body in `path` for `T` steps (the largest there is, if not said).
+
+    What is not in the file, pyramid and heads, should be what it was: if it is not, that is logged.
+    """
+    network, place = load_network(path, T), _place(detector)
+    if network.info.get("detector") not in (None, rest_print(detector)):
+        log.warning("%s is the body of a detector whose pyramid and heads have other weights than this one's", path)
+    home = next((p for p in detector.parameters() if p.is_floating_point()), torch.empty(0))
+    example = torch.zeros(1, 3, TRIED, TRIED, device=home.device, dtype=home.dtype)
+    body = getattr(detector.backbone, place)
+    training = body.training
+    network.to(home.device)
+    try:
+        with torch.no_grad():
+            expected, found = body.eval()(example), network(example, steps=1)
+    except (DataError, RuntimeError) as error:
+        raise FileError(f"{path} does not fit the detector's body: {error}") from error
+    finally:
+        body.train(training)
+    if not same_structure(_plain(found), _plain(expected), lambda a, b: a.shape == b.shape):
+        raise FileError(f"{path} does not fit the detector's body: its feature maps are other ones")
+    return with_body(detector, network)
+
+
+def rest_print(detector: nn.Module) -> str:
+    """A hash of all weights but the body's: what a file of the body does not hold."""
+    inside = f"backbone.{_place(detector)}."
+    rest = {key: value for key, value in detector.state_dict().items() if not key.startswith(inside)}
+    return fingerprint(rest.values(), list(rest))
+
+
+def steps_in(path: str | Path) -> list[int]:
+    """The T that a file holds bodies for."""
+    steps: list[int] = inspect(path)["T"]
+    return steps
+
+
+def with_body(detector: nn.Module, network: SpikingNetwork) -> nn.Module:
+    """A copy of the detector with `network` for a body, in eval mode."""
+    body = getattr(detector.backbone, _place(detector))
+    made = copy.deepcopy(detector, {id(body): SpikingBody(network)})  # in place of a copy of the body
+    return made.eval()
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One image [3, H, W] in 0..1, what the analog detector finds in it, and the spiking one after some steps."""
+
+    image: Tensor
+    analog: Detections
+    spiking: dict[int, Detections]
+
+
+def samples(analog: nn.Module, spiking: nn.Module, images: Iterable[Tensor], steps: Sequence[int]) -> list[Sample]:
+    """What both detectors find in some images, the spiking one after each of `steps` steps of its T."""
+    body = getattr(spiking.backbone, _place(spiking))
+    if not isinstance(body, SpikingBody):
+        raise ConfigError("this detector has no spiking body: take what detection.convert or detection.load returns")
+    made = []
+    try:
+        for image in images:
+            after: dict[int, Detections] = {}
+            for step in steps:
+                body.steps = step
+                after[step] = detect(spiking, image)
+            made.append(Sample(image, detect(analog, image), after))
+    finally:
+        body.steps = None
+    return made
+
+
+# -- inside a detector ---------------------------------------------------------------------------------------------
+
+
+def _place(detector: nn.Module) -> str:
+    """The name of the body in the detector's backbone."""
+    backbone = getattr(detector, "backbone", None)
+    place = next((name for name in PLACES if isinstance(getattr(backbone, name, None), nn.Module)), None)
+    if place is None or not hasattr(detector, "transform"):
+        raise ConfigError(
+            f"{type(detector).__name__} is not one of torchvision's detectors: it needs a transform, and a backbone "
+            f"with a {' or '.join(PLACES)}"
+        )
+    return place
+
+
+class _Chosen:
+    """Calibration images as the body gets them, each in its own size: a dataset."""
+
+    def __init__(self, detector: nn.Module, images: Any, count: int, seed: int) -> None:
+        if count < 1:
+            raise ConfigError(f"calibration needs at least one image, not {count}")
+        self.unreadable: Unreadable = {}
+        transform: Any = detector.transform
+        home = next((p for p in detector.parameters() if p.is_floating_point()), torch.empty(0))
+        training = transform.training
+        transform.eval()  # in training it draws sizes
+        try:
+            self.images = [
+                transform.resize(transform.normalize(image.to(home.device, home.dtype)), None)[0]
+                for image in itertools.islice(self._read(images, seed), count)
+            ]
+        finally:
+            transform.train(training)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.images[index]
+
+    def _read(self, images: Any, seed: int) -> Iterator[Tensor]:
+        if isinstance(images, BoxData):
+            for i in shuffled(len(images), seed).tolist():
+                try:
+                    yield images.image(i)
+                except UnreadableImage as error:
+                    self.unreadable[error.file] = error.reason
+            if len(self.unreadable) == len(images):
+                raise none_readable(images.name, self.unreadable)
+        elif hasattr(images, "__getitem__") and hasattr(images, "__len__"):
+            for i in shuffled(len(images), seed).tolist():
+                yield _image(images[i])
+        elif isinstance(images, Iterable):
+            for batch in images:
+                batch = batch[0] if isinstance(batch, (tuple, list)) and not _is_image(batch[0]) else batch
+                yield from ([_image(batch)] if _is_image(batch) else map(_image, batch))
+        else:
+            raise DataError(f"calibration images must be a list, a dataset or a loader, not {type(images).__name__}")
+
+
+def _is_image(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim == 3
+
+
+def _image(item: Any) -> Tensor:
+    image = item[0] if isinstance(item, (tuple, list)) and item else item
+    if not isinstance(image, Tensor) or image.ndim != 3 or not image.is_floating_point():
+        told = f"{image.dtype} {list(image.shape)}" if isinstance(image, Tensor) else type(image).__name__
+        raise DataError(f"a calibration image is {told}: detectors take floats [3, H, W] in 0..1")
+    return image
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, dict) else value

@@ -1,0 +1,106 @@
+"""The table of detectors: what it is measured on, and one cell of it."""
+
+import statistics
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from spikecal.calibration.sweep import Progress
+from spikecal.calibration.workdir import fingerprint
+from spikecal.detection.boxes import BoxData
+from spikecal.detection.precision import evaluate
+from spikecal.detection.sources import load_boxes
+from spikecal.detection.spiking import READOUT, convert
+from spikecal.errors import ConfigError
+from spikecal.zoo.detectors import load_detector
+
+if TYPE_CHECKING:
+    from spikecal.reproduce.cells import Cell
+
+LOOKED_AT = 16  # images of a set that its hash is made from
+
+
+@dataclass
+class DetectorSubject:
+    """A detector by name, with its calibration and test images; what `Subject` is for classifiers."""
+
+    spec: str
+    network: nn.Module
+    data: str
+    train: BoxData
+    test: BoxData
+    trained: bool = True
+    bn: bool = True  # all of them have it
+
+    @cached_property
+    def model_print(self) -> str:
+        state = self.network.state_dict()
+        transform: Any = self.network.transform
+        return fingerprint(state.values(), [list(state), list(transform.min_size), transform.max_size, READOUT])
+
+    @cached_property
+    def train_print(self) -> str:
+        return _print(self.train)
+
+    @cached_property
+    def test_print(self) -> str:
+        return _print(self.test)
+
+    @cached_property
+    def seconds_a_pass(self) -> float:
+        """Of the backbone for one image, roughly: what estimates are made from."""
+        transform: Any = self.network.transform
+        backbone: Any = self.network.backbone
+        seconds = []
+        with torch.no_grad():
+            image = transform([self.train.image(0)])[0].tensors
+            for _ in range(3):
+                started = time.perf_counter()
+                backbone(image)
+                seconds.append(time.perf_counter() - started)
+        return min(seconds)
+
+
+def load_detector_subject(spec: str, weights: Path | None, data: str | None) -> DetectorSubject:
+    if data is None:
+        raise ConfigError(f"{spec} comes with no images: give --data voc:PATH or --data coco:PATH")
+    network = load_detector(spec, weights)
+    return DetectorSubject(spec, network, data, load_boxes(data, "train"), load_boxes(data, "test"))
+
+
+def measure(
+    cell: "Cell", subject: DetectorSubject, images: BoxData, work: Path | None, progress: Progress
+) -> dict[str, Any]:
+    """mAP of the analog detector, or of the one with a spiking body; "accuracy" is COCO's mAP."""
+    if cell.pipeline is None:
+        return _found(subject.network, images, progress)
+    made = convert(
+        subject.network,
+        subject.train,
+        cell.T,
+        cell.pipeline,
+        count=cell.pipeline.images,
+        seed=cell.seed,
+        workdir=None if work is None else work / "conversion",
+        progress=progress,
+    )
+    rate = statistics.fmean(record.rate for record in made.records if record.rate is not None)
+    notes = [f"{record.stage}: {note}" for record in made.records for note in record.notes]
+    return {**_found(made.at(cell.T), images, progress), "rate": rate, "notes": notes}
+
+
+def _found(detector: nn.Module, images: BoxData, progress: Progress) -> dict[str, Any]:
+    found = evaluate(detector, images, progress)
+    return {"accuracy": found.map, "map50": found.map50, "classes": dict(found.classes), "images": found.images}
+
+
+def _print(data: BoxData) -> str:
+    """A hash of all boxes and of some images."""
+    boxes = [t for target in data.targets for t in (target.boxes, target.labels, target.ignored)]
+    step = max(1, len(data) // LOOKED_AT)
+    return fingerprint([*(data.images[i] for i in range(0, len(data), step)), *boxes], len(data))

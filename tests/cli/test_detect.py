@@ -1,0 +1,113 @@
+"""Detectors on the command line: train, convert, evaluate, reproduce; and what is said of bad calls."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from detection.scenes import voc, voc_xml
+
+from spikecal.cli.main import main
+from spikecal.training.export import export
+from spikecal.zoo.detectors import build_detector
+
+NAME = "retinanet-r18-quarter"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return voc(tmp_path_factory.mktemp("voc"), train=4, test=2)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("weights") / "w.safetensors"
+    export(build_detector(NAME, 3), path, None)
+    return path
+
+
+def test_train(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "w.safetensors"
+    call = ["train", NAME, "--data", f"voc:{folder}", "-o", str(out), "--epochs", "1", "--batch", "2", "--json"]
+    assert main(call) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["classes"] == {"1": "bar", "2": "square"} and facts["test"]["images"] == 2
+    assert facts["training"]["recipe"] == "quick-detect" and len(facts["history"]) == 1
+    assert out.exists() and json.loads((tmp_path / "w.safetensors.json").read_text())["weights"] == "float32"
+
+
+def test_convert_and_evaluate(folder: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "d.snn"
+    data = ["--data", f"voc:{folder}", "--weights", str(weights)]
+    assert main(["convert", NAME, *data, "-T", "2", "-T", "3", "--task", "detect", "-o", str(out), "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert set(made["precision"]) == {"analog", "2", "3"} and made["readout"] in ("current", "spikes")
+    # the file says which detector and which data it came from
+    assert main(["evaluate", str(out), "--weights", str(weights), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["precision"] == made["precision"] and found["data"] == f"voc:{folder}"
+    assert main(["evaluate", str(out), *data, "--task", "detect", "-T", "2"]) == 0
+    assert "mAP50" in capsys.readouterr().out
+    # its heads are not those of the embedded detector
+    assert main(["evaluate", str(out), "--data", f"voc:{folder}"]) == 2
+    assert "give --weights" in capsys.readouterr().err
+
+
+def test_reproduce(folder: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call = ["reproduce", "detect", "--model", NAME, "--weights", str(weights), "--data", f"voc:{folder}", "-T", "2"]
+    call += ["--seeds", "1", "--iterations", "1", "--batch", "1", "--weights-images", "2", "-o", str(tmp_path)]
+    assert main(call) == 0
+    capsys.readouterr()
+    page = (tmp_path / "detect.md").read_text()
+    assert "RetinaNet, ResNet-50 on COCO" in page and "mAP % at an overlap of 0.5" in page
+    summary = json.loads((tmp_path / "detect.json").read_text())
+    assert [row["method"] for row in summary["networks"][0]["rows"]] == ["Baseline", "Baseline + LCP", "Baseline + ACP"]
+    assert any("1 iterations a layer" in line for line in summary["differences"])
+    cells = sorted((tmp_path / "cells").iterdir())
+    before = [cell.stat().st_mtime_ns for cell in cells]
+    assert main(call) == 0  # all of it is there
+    assert [cell.stat().st_mtime_ns for cell in cells] == before
+
+
+def test_what_is_wrong_with_a_set_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    voc(tmp_path, train=1, test=4)
+    (tmp_path / "Annotations" / "scene1.xml").write_text("<annotation>")
+    voc_xml(tmp_path / "Annotations" / "scene2.xml", [])
+    damaged = tmp_path / "JPEGImages" / "scene3.jpg"
+    damaged.write_bytes(damaged.read_bytes()[:900])
+    assert main(["datasets", "check", f"voc:{tmp_path}", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["images"], facts["classes"], facts["boxes"]) == (2, 2, 4)
+    assert [len(facts["faults"][part]) for part in ("left_out", "empty", "clipped", "dropped")] == [1, 1, 0, 0]
+    assert facts["unreadable"][0]["file"] == str(damaged)
+    assert main(["datasets", "check", f"voc:{tmp_path}", "--strict"]) == 2
+    said = capsys.readouterr().err
+    assert "1 images without a box" in said and said.splitlines()[-1].startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (["train", NAME, "--data", "cifar10", "-o", "{}/w.safetensors"], "for detection give voc:PATH"),
+        (["train", "retinanet-r50", "--data", "voc:{}/set", "-o", "{}/w.safetensors"], "--backbone"),
+        (
+            ["train", "resnet20", "--data", "demo", "-o", "{}/w.safetensors", "--backbone", "x"],
+            "--backbone is for detectors",
+        ),
+        (["train", "resnet20", "--data", "demo", "-o", "{}/w.safetensors", "--recipe", "coco"], "for detectors"),
+        (["train", NAME, "--data", "voc:{}/set", "-o", "{}/w.safetensors", "--recipe", "quick"], "for classifiers"),
+        (["convert", "retinanet-r18", "--data", "voc:{}/set", "-o", "{}/d.snn"], "give --weights"),
+        (["convert", "torchvision:fcos_resnet50_fpn", "--task", "classify", "-o", "{}/d.snn"], "is a detector"),
+        (["convert", "nobody", "--task", "detect", "-o", "{}/d.snn"], "there is no detector 'nobody'"),
+        (["convert", "resnet20", "--readout", "spikes", "-o", "{}/d.snn"], "--readout is for detectors"),
+        (["reproduce", "detect", "--model", "retinanet-r18", "--data", "voc:{}/set"], "give --weights"),
+    ],
+)
+def test_bad_calls_are_one_line(
+    call: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    voc(tmp_path / "set", train=2, test=1)
+    assert main([part.format(tmp_path) for part in call]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith("error: ") and words in said[-1]

@@ -1,0 +1,68 @@
+"""mAP against cases whose value is known by hand."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from spikecal.detection.boxes import Target
+from spikecal.detection.precision import Detections, average_precision
+from spikecal.errors import DataError
+
+CLASSES = {1: "a", 2: "b"}
+BOX = [10.0, 10.0, 50.0, 50.0]
+
+
+def truth(boxes: list[list[float]], labels: list[int], ignored: list[bool] | None = None) -> Target:
+    marks = torch.tensor(ignored or [False] * len(boxes), dtype=torch.bool)
+    return Target(boxes=torch.tensor(boxes).reshape(-1, 4), labels=torch.tensor(labels), ignored=marks)
+
+
+def found(boxes: list[list[float]], labels: list[int], scores: list[float]) -> Detections:
+    rows: Tensor = torch.tensor(boxes).reshape(-1, 4)
+    return {"boxes": rows, "labels": torch.tensor(labels), "scores": torch.tensor(scores)}
+
+
+def test_the_truth_itself_is_perfect() -> None:
+    precision = average_precision([found([BOX], [1], [0.3])], [truth([BOX], [1])], CLASSES)
+    assert precision.map == pytest.approx(1) and precision.map50 == pytest.approx(1)
+    assert precision.classes == {"a": pytest.approx(1)}
+
+
+def test_an_overlap_of_three_quarters_counts_up_to_there() -> None:
+    precision = average_precision([found([[10.0, 10.0, 50.0, 42.0]], [1], [0.3])], [truth([BOX], [1])], CLASSES)
+    assert precision.map50 == pytest.approx(1)
+    assert precision.map == pytest.approx(0.7)  # 0.8 is not above the overlaps 0.85, 0.9 and 0.95
+
+
+def test_a_wrong_box_in_front_halves_the_precision() -> None:
+    boxes = found([[100.0, 100.0, 140.0, 140.0], BOX], [1, 1], [0.9, 0.5])
+    assert average_precision([boxes], [truth([BOX], [1])], CLASSES).map50 == pytest.approx(0.5)
+
+
+def test_a_missed_class_counts_and_an_absent_one_does_not() -> None:
+    precision = average_precision([found([BOX], [1], [0.9])], [truth([BOX, BOX], [1, 2])], CLASSES)
+    assert precision.classes == {"a": pytest.approx(1), "b": pytest.approx(0)}
+    assert precision.map50 == pytest.approx(0.5)
+
+
+def test_ignored_boxes_are_neither_hit_nor_miss() -> None:
+    other = [100.0, 100.0, 140.0, 140.0]
+    boxes = found([other, BOX], [1, 1], [0.9, 0.5])
+    assert average_precision([boxes], [truth([BOX, other], [1, 1], [False, True])], CLASSES).map50 == pytest.approx(1)
+
+
+def test_nothing_found_is_nothing() -> None:
+    precision = average_precision([found([], [], [])], [truth([BOX], [1])], CLASSES)
+    assert (precision.map, precision.map50, precision.classes) == (0, 0, {"a": 0})
+    label_of_no_class = average_precision([found([BOX], [17], [0.9])], [truth([BOX], [1])], CLASSES)
+    assert label_of_no_class.map == 0
+
+
+def test_no_boxes_to_measure_by() -> None:
+    with pytest.raises(DataError, match="no boxes"):
+        average_precision([found([BOX], [1], [0.9])], [truth([], [])], CLASSES)
+
+
+def test_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    average_precision([found([BOX], [1], [0.9])], [truth([BOX], [1])], CLASSES)
+    assert capsys.readouterr().out == ""

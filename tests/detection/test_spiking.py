@@ -1,0 +1,230 @@
+"""Detectors with a spiking body: the same interface, the same boxes at many steps, files, other sizes."""
+
+import json
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+
+import pytest
+import torch
+from detection.scenes import coco, images, small_pyramid, tiny_detector, voc
+from torch import nn
+
+import spikecal
+from spikecal import detection
+from spikecal.calibration.calibrators import Potential
+from spikecal.detection import spiking
+from spikecal.errors import ConfigError, DataError, FileError
+from spikecal.pipeline import PC
+from spikecal.vision import vision
+from spikecal.zoo.detectors import load_detector
+
+
+@pytest.fixture(scope="module")
+def detector() -> nn.Module:
+    return tiny_detector()
+
+
+@pytest.fixture(scope="module")
+def made(detector: nn.Module) -> detection.Conversion:
+    return detection.convert(detector, images(9), T=[4, 8], pipeline="baseline")
+
+
+@pytest.mark.parametrize("readout", ["current", "spikes"])
+def test_at_many_steps_the_boxes_are_the_analog_ones(detector: nn.Module, readout: str) -> None:
+    converted = detection.convert(detector, images(9), T=512, pipeline="maxact", readout=readout)
+    for image in images(3, seed=5):
+        with torch.no_grad():
+            expected, found = detector([image])[0], converted.detector([image])[0]
+        best = expected["scores"].argsort(descending=True)[:5]
+        matched = torch.cdist(expected["boxes"][best], found["boxes"], p=torch.inf).min(1)
+        assert matched.values.max() < 0.5  # pixels
+        assert torch.equal(found["labels"][matched.indices], expected["labels"][best])
+        assert torch.allclose(found["scores"][matched.indices], expected["scores"][best], atol=0.03)
+
+
+def test_images_of_several_sizes_in_one_call(made: detection.Conversion) -> None:
+    found = made.at(4)(images(3))
+    assert [set(one) for one in found] == [{"boxes", "labels", "scores"}] * 3
+
+
+def test_the_detector_is_left_as_it_is(detector: nn.Module) -> None:
+    before = {key: value.clone() for key, value in detector.state_dict().items()}
+    body = detector.backbone.body
+    detection.convert(detector, images(4), T=2, pipeline="lcp")
+    assert detector.backbone.body is body
+    assert all(torch.equal(value, before[key]) for key, value in detector.state_dict().items())
+
+
+def test_potentials_are_one_a_channel_though_all_images_have_one_size(detector: nn.Module) -> None:
+    converted = detection.convert(detector, images(4, sizes=((48, 64),)), T=4, pipeline=PC)
+    potentials = [op.v_init for op in converted.body.snn.modules() if getattr(op, "v_init", None) is not None]
+    assert potentials and all(v.ndim == 1 for v in potentials)
+    assert any(
+        isinstance(c, Potential) and c.per == "channel" for sweep in converted.body.pipeline.sweeps for c in sweep
+    )
+    assert converted.detector([images(1, sizes=((64, 64),))[0]])
+
+
+def test_padding_does_not_reach_the_statistics(detector: nn.Module) -> None:
+    """40 x 64 pixels are padded to 64 x 64 when they are detected on, and must not be when they are calibrated on."""
+    image = images(1, sizes=((48, 64),))[0]
+    chosen = spiking._Chosen(detector, [image], 1, 0)
+    assert [tuple(x.shape) for x in chosen.images] == [(3, 48, 64)]
+    expected = detector.transform.normalize(image)
+    assert torch.allclose(chosen[0], expected)
+
+
+@pytest.mark.parametrize("kind", ["list", "dataset", "loader", "boxes"])
+def test_images_may_come_in_many_ways(detector: nn.Module, kind: str, tmp_path: Path) -> None:
+    given = {
+        "list": lambda: images(3),
+        "dataset": lambda: [(image, {"boxes": None}) for image in images(3)],
+        "loader": lambda: iter([(images(2), ["targets"]), (images(1), ["targets"])]),
+        "boxes": lambda: detection.load_boxes(f"voc:{voc(tmp_path)}", "train"),
+    }[kind]()
+    assert len(detection.convert(detector, given, T=2, pipeline="baseline", count=3).records) > 0
+
+
+def test_damaged_calibration_images_are_left_out(detector: nn.Module, tmp_path: Path) -> None:
+    voc(tmp_path)
+    path = tmp_path / "JPEGImages" / "scene1.jpg"
+    path.write_bytes(path.read_bytes()[:900])
+    converted = detection.convert(detector, detection.load_boxes(f"voc:{tmp_path}", "train"), T=2, pipeline="baseline")
+    assert [Path(file).name for file in converted.unreadable] == ["scene1.jpg"]
+
+
+def test_saved_and_loaded_in_another_process(made: detection.Conversion, detector: nn.Module, tmp_path: Path) -> None:
+    made.save(tmp_path / "body.snn")
+    image = images(1)[0]
+    expected = made.at(4)([image])[0]
+    torch.save({"image": image, "detector": detector.state_dict()}, tmp_path / "given.pt")
+    code = (
+        "import sys, torch\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent.parent)!r})\n"
+        "from detection.scenes import tiny_detector\n"
+        "from spikecal import detection\n"
+        "given = torch.load('given.pt')\n"
+        "detector = tiny_detector(); detector.load_state_dict(given['detector'])\n"
+        "found = detection.load('body.snn', detector, T=4)([given['image']])[0]\n"
+        "torch.save({key: value for key, value in found.items()}, 'found.pt')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    found = torch.load(tmp_path / "found.pt")
+    assert all(torch.allclose(found[key].float(), expected[key].float(), atol=1e-4) for key in expected)
+    assert spiking.steps_in(tmp_path / "body.snn") == [4, 8]
+
+
+def test_a_readout_is_in_the_file(detector: nn.Module, tmp_path: Path) -> None:
+    detection.convert(detector, images(3), T=2, pipeline="baseline", readout="spikes").save(tmp_path / "a.snn")
+    assert spikecal.load(tmp_path / "a.snn").readout == "spikes"
+
+
+def test_other_heads_are_noticed(made: detection.Conversion, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made.save(tmp_path / "body.snn")
+    other = tiny_detector()
+    detection.load(tmp_path / "body.snn", other)
+    assert not caplog.records
+    nn.init.zeros_(other.head.classification_head.cls_logits.bias)  # type: ignore[union-attr, arg-type]
+    detection.load(tmp_path / "body.snn", other)
+    assert "other weights" in caplog.text
+
+
+def test_the_embedded_detector() -> None:
+    detector = load_detector("retinanet-r18-quarter")
+    card = json.loads((resources.files("spikecal") / "demo" / "retinanet-r18-quarter.json").read_text())
+    assert card["test"]["map50"] > 0.8 and card["classes"] == {"1": "Platelets", "2": "RBC", "3": "WBC"}
+    image = torch.full((3, 240, 320), 0.75)
+    image[0, 80:160, 100:190], image[1, 80:160, 100:190], image[2, 80:160, 100:190] = 0.45, 0.3, 0.6  # a violet blob
+    with torch.no_grad():
+        best = detector([image])[0]
+    assert card["classes"][str(int(best["labels"][0]))] == "WBC"
+    matched = vision("torchvision.ops").box_iou(best["boxes"][:1], torch.tensor([[100.0, 80.0, 190.0, 160.0]]))
+    assert best["scores"][0] > 0.3 and float(matched) > 0.5
+
+
+def test_a_file_that_does_not_fit(made: detection.Conversion, tmp_path: Path) -> None:
+    made.save(tmp_path / "body.snn")
+    other = tiny_detector()
+    other.backbone = small_pyramid(16, width=16)
+    with pytest.raises(FileError, match="does not fit"):
+        detection.load(tmp_path / "body.snn", other)
+    with pytest.raises(FileError, match="T=7"):
+        detection.load(tmp_path / "body.snn", tiny_detector(), T=7)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ([torch.zeros(3, 8, 8, dtype=torch.uint8)], DataError, "floats"),
+        ([torch.zeros(1, 3, 8, 8)], DataError, "floats"),
+        (7, DataError, "not int"),
+        ([], DataError, "no calibration images"),
+    ],
+)
+def test_images_that_cannot_be_used(detector: nn.Module, given: object, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        detection.convert(detector, given, T=2)
+
+
+def test_what_is_not_a_detector(detector: nn.Module) -> None:
+    with pytest.raises(ConfigError, match="not one of torchvision's detectors"):
+        detection.convert(nn.Conv2d(3, 3, 1), images(1), T=2)
+    with pytest.raises(ConfigError, match="readout"):
+        detection.convert(detector, images(1), T=2, readout="sum")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="no spiking body"):
+        detection.samples(detector, detector, images(1), [1])
+
+
+def test_samples_show_both_detectors_after_some_steps(made: detection.Conversion) -> None:
+    spiking_one = made.at(4)
+    found = detection.samples(made.analog, spiking_one, images(2), [1, 4])
+    assert len(found) == 2 and all(set(sample.spiking) == {1, 4} for sample in found)
+    with torch.no_grad():
+        whole = spiking_one([found[0].image])[0]
+    assert torch.allclose(found[0].spiking[4]["scores"], whole["scores"], atol=1e-4)
+    assert not torch.equal(found[0].spiking[1]["scores"], found[0].spiking[4]["scores"])
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("retinanet_resnet50_fpn", {"min_size": 64, "max_size": 96}),
+        ("fasterrcnn_resnet50_fpn", {"min_size": 64, "max_size": 96}),
+    ],
+)
+def test_full_size_detectors_run(name: str, options: dict[str, int]) -> None:
+    torch.manual_seed(0)
+    full = vision("torchvision.models.detection").__dict__[name](weights=None, weights_backbone=None, **options).eval()
+    image = images(1, sizes=((64, 80),))[0]
+    converted = detection.convert(full, [image], T=2, pipeline="baseline")
+    with torch.no_grad():
+        found = converted.detector([image])[0]
+    assert found["boxes"].shape[1] == 4 and torch.isfinite(found["scores"]).all()
+
+
+def test_ssd() -> None:
+    torch.manual_seed(0)
+    ssd = vision("torchvision.models.detection").ssd300_vgg16(weights=None, weights_backbone=None).eval()
+    ssd.transform.fixed_size = (64, 64)  # to calibrate on; the head needs 300
+    converted = detection.convert(ssd, images(1), T=2, pipeline="baseline")
+    converted.analog.transform.fixed_size = (300, 300)
+    with torch.no_grad():
+        found = converted.detector(images(1))[0]
+    assert found["boxes"].shape[1] == 4 and torch.isfinite(found["scores"]).all()
+
+
+def test_fcos() -> None:
+    torch.manual_seed(0)
+    anchors = vision("torchvision.models.detection.anchor_utils").AnchorGenerator(((8,), (16,), (32,)), ((1.0,),) * 3)
+    backbone = small_pyramid(32)
+    fcos = vision("torchvision.models.detection").FCOS(backbone, 3, anchor_generator=anchors, min_size=48).eval()
+    converted = detection.convert(fcos, images(3), T=2, pipeline="lcp")
+    assert set(converted.detector(images(1))[0]) == {"boxes", "labels", "scores"}
+
+
+def test_coco_labels_reach_the_measure(tmp_path: Path) -> None:
+    data = detection.load_boxes(f"coco:{coco(tmp_path)}", "test")
+    found = detection.evaluate(tiny_detector(labels=data.labels), data)
+    assert set(found.classes) == {"bar", "square"} and 0 <= found.map <= found.map50 <= 1
