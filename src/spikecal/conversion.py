@@ -4,7 +4,7 @@ import inspect
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,13 @@ def read_timings(path: str | Path) -> dict[str, float]:
         return {str(name): float(value) for name, value in seconds.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
+
+
+def seconds_alone(phases: Mapping[str, float]) -> dict[int, float]:
+    """What a conversion for each T alone takes: lowering, thresholds and that T. `phases` as in `Result.seconds`."""
+    before = phases.get("lower", 0.0) + phases.get("thresholds", 0.0)
+    steps = {name[2:]: value for name, value in phases.items() if name.startswith("T=")}
+    return {int(T): before + value for T, value in steps.items() if T.isascii() and T.isdigit() and len(T) < 9}
 
 
 class Silent:

@@ -7,11 +7,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import images, residual
+from torch import nn
 
 import spikecal
 from spikecal.analysis.complexity import accuracy_against_images, parameter_bytes, timing
 from spikecal.analysis.evaluate import Evaluation, accuracy, first_within, original, steps_needed
 from spikecal.calibration.calibrators import Weights
+from spikecal.conversion import seconds_alone
 from spikecal.errors import ConfigError, DataError
 from spikecal.pipeline import ACP
 
@@ -72,6 +74,23 @@ def test_the_ann_is_still_in_a_file_unless_weights_were_calibrated(tmp_path: Pat
         if ann is not None:
             torch.testing.assert_close(ann.run(x), residual()(x), atol=1e-5, rtol=1e-4)
     assert original(spikecal.convert(residual(), x, T=4).snn) is None  # it does not say how it was made
+
+
+def test_rate_of_a_network_counts_neurons() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2), nn.ReLU(), nn.Linear(2, 3))
+    some = torch.rand(20, 3, 8, 8)
+    snn = spikecal.convert(model.eval(), some, T=4).snn
+    found = spikecal.evaluate(snn, (some, torch.zeros(20, dtype=torch.int64)))
+    fired = torch.cat([counts.flatten(1) for counts in snn.run(some).spikes.values()], 1)
+    assert fired.shape[1] == 146
+    assert found.rate == pytest.approx(float(fired.double().mean()) / 4, rel=1e-6)
+    assert found.rate != pytest.approx(sum(found.rates.values()) / 2, rel=1e-2)
+
+
+def test_conversion_time_is_of_one_t_alone() -> None:
+    phases = {"lower": 1.0, "thresholds": 2.0, "T=4": 3.0, "T=8": 5.0, "T=²": 7.0}
+    assert seconds_alone(phases) == {4: 6.0, 8: 8.0}
 
 
 def test_what_a_conversion_costs() -> None:

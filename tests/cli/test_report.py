@@ -75,7 +75,7 @@ def data_of(path: Path) -> dict[str, Any]:
 
 class TestReport:
     def test_numbers_are_those_of_evaluate(self, run: Run, tmp_path: Path) -> None:
-        convert(run, "net.snn")
+        converted = convert(run, "net.snn")
         code, out, err = run("report", "net.snn", "--data", "npz:images.npz", "--json")
         assert (code, err) == (0, "")
         facts = json.loads(out)
@@ -88,6 +88,11 @@ class TestReport:
             assert said["agreement"] == pytest.approx(expected["agreement"][-1], rel=1e-5)
             assert said["energy"] == pytest.approx(expected["energy"]["ratio"], rel=1e-5)
             assert said["ann"] == pytest.approx(found["ann"], rel=1e-5)
+            assert said["rate"] == pytest.approx(expected["rate"], rel=1e-5)
+            phases = converted["phases"]
+            alone = phases["lower"] + phases["thresholds"] + phases[f"T={said['T']}"]
+            assert said["seconds"] == pytest.approx(alone, rel=1e-5)
+            assert expected["conversion_seconds"] == pytest.approx(alone)
         assert "Few calibration images" in [finding["title"] for finding in facts["findings"]]
 
     def test_for_people(self, run: Run, tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ class TestNumbers:
             assert found.energy is not None
             assert shown["energy"] == pytest.approx(found.energy.ratio, rel=1e-5)
             assert shown["first"] == found.first_within(1)
+            assert shown["rate"] == pytest.approx(found.rate, rel=1e-5)
             assert sum(row["energy"] for row in shown["layers"] if "energy" in row) == pytest.approx(1, rel=1e-4)
 
     def test_of_layers_are_those_of_records_and_of_test_images(
@@ -215,6 +216,28 @@ class TestFindings:
         assert "30.0 points" in finding["text"]
         assert "Use T = 8" in finding["todo"]
 
+    def test_another_original_is_no_remedy(self, conversion: Conversion) -> None:
+        kept = {"data": "d", "split": "test", "images": 1000, "ann": 0.9}
+        bad = kept | {"networks": {4: self.kept(0.5), 8: self.kept(0.6)}}
+        good = kept | {"networks": {8: self.kept(0.9)}}
+        one, two = from_file(conversion.path), from_file(conversion.path, [8])
+        torch.manual_seed(1)
+        other = spikecal.convert(type(conversion.model)().eval(), conversion.images()[:40], T=8, pipeline="baseline")
+        others = {
+            "name": replace(two, card=replace(conversion.card, name="larger")),
+            "weights": from_result("other", other),
+        }
+        for source in others.values():
+            content = build([(source_with(one, bad), NOTHING), (source_with(source, good), NOTHING)])
+            assert content["networks"][content["headline"]]["label"] == "net.snn, T = 8"
+            assert "another original" in content["lead"][-1]
+            (gap,) = [finding for finding in content["findings"] if "behind" in finding["title"]]
+            assert "Use " not in gap["todo"]
+        same = build([(source_with(one, bad), NOTHING), (source_with(two, good), NOTHING)])
+        assert same["networks"][same["headline"]]["label"] == "net.snn (2), T = 8"
+        assert "another original" not in " ".join(same["lead"])
+        assert any("Use net.snn (2), T = 8" in finding["todo"] for finding in same["findings"])
+
     def kept(self, accuracy: float) -> dict[str, float | None]:
         return {"accuracy": accuracy, "agreement": None, "energy_ratio": 0.5}
 
@@ -231,6 +254,15 @@ class TestPages:
         rows = content["networks"][0]["layers"]
         assert all(known(row["error"]) and "steps" in row for row in rows)
         assert "no images were run" in render(content)
+        rates = spikecal.evaluate(conversion.result.at(8), conversion.loader())  # the images that calibrated it
+        assert network_of(content, 8)["rate"] == pytest.approx(rates.rate, rel=1e-3)
+        assert network_of(content, 8)["rate"] != pytest.approx(sum(rates.rates.values()) / len(rates.rates), rel=0.02)
+
+    def test_say_training_where_there_was_some(self, conversion: Conversion) -> None:
+        acp = spikecal.ACP.changed(spikecal.Weights, iterations=2)
+        tuned = spikecal.convert(conversion.model, conversion.images()[:16], T=2, pipeline=acp)
+        assert "unlabelled images." in build([(from_result("tuned", tuned), NOTHING)])["lead"][-1]
+        assert "and no training" in build([(from_file(conversion.path), NOTHING)])["lead"][-1]
 
     def test_of_what_the_file_has_kept(self, conversion: Conversion) -> None:
         summary, _ = measure([conversion.result.at(8)], conversion.model, conversion.data, conversion.card, "test")

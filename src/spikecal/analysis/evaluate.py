@@ -13,11 +13,12 @@ from spikecal.calibration.images import is_list_of_batches
 from spikecal.calibration.sweep import Progress
 from spikecal.errors import ConfigError, DataError
 from spikecal.graph.graph import Graph
-from spikecal.graph.ops import Conv, Joint
+from spikecal.graph.ops import Conv, Joint, Spike
 from spikecal.snn.network import SpikingNetwork
 
 BATCH = 250
 EXACT = 1e-9  # shares of whole images: what floats may differ by
+SAME = 1e-4  # of a tensor's norm: what folding a batch normalisation on another machine may change
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Evaluation:
     """`accuracy[t - 1]` is the share of right answers after t steps, `agreement[t - 1]` of the ANN's answers.
 
     Without labels there is no accuracy, without the ANN no agreement: the lists are empty then. `ann` is the ANN's
-    accuracy on the same images. `rates` are spikes per neuron and step.
+    accuracy on the same images. `rates` are spikes per neuron and step; `spikes` and `neurons` are counts over all
+    layers and images, and `classes` is what an answer is one of.
     """
 
     T: int
@@ -35,6 +37,14 @@ class Evaluation:
     agreement: list[float] = field(default_factory=list)
     ann: float | None = None
     energy: Energy | None = None
+    spikes: int = 0
+    neurons: int = 0
+    classes: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Spikes per neuron and step of the whole network: a layer counts by its neurons."""
+        return self.spikes / (self.neurons * self.T) if self.neurons else 0.0
 
     @property
     def curve(self) -> list[float]:
@@ -78,7 +88,7 @@ def evaluate(
     """
     if not isinstance(snn, SpikingNetwork):
         raise ConfigError(f"evaluate takes a spiking network, such as result.snn, not {type(snn).__name__}")
-    images, right, agreed, ann_right = 0, _zeros(snn), _zeros(snn), 0
+    images, right, agreed, ann_right, classes = 0, _zeros(snn), _zeros(snn), 0, 0
     spikes, neurons = dict[str, int](), dict[str, int]()
     meter = EnergyMeter(snn.graph, snn.T)
     home = next(snn.parameters())
@@ -92,7 +102,7 @@ def evaluate(
         if not isinstance(run.outputs, Tensor) or run.outputs.ndim != 3:
             raise DataError("accuracy needs a network with one output of classes; use run() for other networks")
         chosen = run.outputs.argmax(-1).cpu()
-        images += len(x)
+        images, classes = images + len(x), run.outputs.shape[-1]
         if labels is None:
             labelled = False
         else:
@@ -113,6 +123,9 @@ def evaluate(
         agreement=[] if answers is None else (agreed.double() / images).tolist(),
         ann=ann_right / images if labelled and answers is not None else None,
         energy=meter.result(),
+        spikes=sum(spikes.values()),
+        neurons=sum(neurons.values()),
+        classes=classes,
     )
 
 
@@ -182,6 +195,29 @@ def original(snn: SpikingNetwork, pipeline: dict[str, Any] | None = None) -> Gra
         if isinstance(node.op, Joint):
             node.op.bias = None
     return graph
+
+
+def same_weights(one: Graph, two: Graph) -> bool:
+    """Whether two graphs of the same operations have the same weights, but for rounding."""
+    for a, b in zip(one.nodes.values(), two.nodes.values(), strict=True):
+        if isinstance(a.op, (Spike, Joint)):  # what they have is of conversion
+            continue
+        theirs, others = a.op.tensors(), b.op.tensors()
+        if theirs.keys() != others.keys():
+            return False
+        if not all(_same(tensor, others[name]) for name, tensor in theirs.items()):
+            return False
+    return True
+
+
+def _same(one: Tensor, two: Tensor) -> bool:
+    if one.shape != two.shape:
+        return False
+    if not one.is_floating_point() or not two.is_floating_point():
+        return bool((one.cpu() == two.cpu()).all())
+    near = max(SAME, *(4 * torch.finfo(t.dtype).eps for t in (one, two)))
+    a, b = one.detach().cpu().double(), two.detach().cpu().double()
+    return float((a - b).norm()) <= near * max(float(a.norm()), float(b.norm()))
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ POINTS = 1.0  # how near the ANN counts as near, in percentage points
 
 @dataclass(frozen=True)
 class Summary:
-    """Networks of one file, measured on the same images. `seconds` are of conversion, by T, where known."""
+    """Networks of one file, measured on the same images. `seconds` convert for that T alone, where known."""
 
     data: str
     split: str
@@ -70,6 +70,7 @@ class Summary:
             "accuracy": e.accuracy,
             "agreement": e.agreement,
             "first_within": e.first_within(self.points) if self.compared else None,
+            "rate": e.rate,
             "rates": e.rates,
             "energy": None if e.energy is None else e.energy.to_dict(),
             "conversion_seconds": self.seconds.get(e.T),

@@ -101,6 +101,7 @@ def convert(
     if readout is not None:
         raise ConfigError(f"--readout is for detectors, and {model} is none")
     import spikecal
+    from spikecal.conversion import seconds_alone
     from spikecal.data.images import readable
     from spikecal.data.prepare import Prepared
     from spikecal.data.sources import subset
@@ -142,7 +143,7 @@ def convert(
                     card,
                     "calibration" if same_images(held_out, source) else "test",
                     strict=strict,
-                    seconds={T: result.seconds[f"T={T}"] for T in result.networks},
+                    seconds=seconds_alone(result.seconds),
                     progress=progress,
                 )
             unreadable = {**unreadable, **more}

@@ -45,6 +45,7 @@ def evaluate(
     """Measure the networks in a file: accuracy after every step, the steps they need, energy, how often they fire."""
     import spikecal
     from spikecal.analysis.evaluate import original
+    from spikecal.conversion import read_timings, seconds_alone
     from spikecal.data.card import Card
     from spikecal.data.prepare import Prepared
     from spikecal.data.sources import subset
@@ -79,7 +80,7 @@ def evaluate(
     with bars(json) as progress:
         summary, unreadable = measure(
             networks, ann, test, card, "test",
-            strict=strict, points=within, seconds=conversion_seconds(file), progress=progress,
+            strict=strict, points=within, seconds=seconds_alone(read_timings(file)), progress=progress,
         )  # fmt: skip
     if json:
         show_json({"file": str(file), **summary.to_dict(), "unreadable": options.unreadable_facts(unreadable)})
@@ -131,11 +132,3 @@ def show_steps(found: "Evaluation") -> None:
     known = {name: curve for name, curve in curves.items() if curve}
     rows = [(str(t + 1), *(percent(curve[t]) for curve in known.values())) for t in range(found.T)]
     show_table(f"After every step, made for T = {found.T}", (">step", *(f">{name}" for name in known)), rows)
-
-
-def conversion_seconds(file: Path) -> dict[int, float]:
-    """How long each T took to make, if the timings are still beside the file."""
-    from spikecal.conversion import read_timings
-
-    found = read_timings(file).items()
-    return {int(name[2:]): value for name, value in found if name.startswith("T=") and name[2:].isdigit()}

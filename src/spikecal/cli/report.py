@@ -126,6 +126,7 @@ def _measured(
 ) -> tuple["Measured", "Unreadable"]:
     """Accuracy where there are classes, then everything else; the images followed are those of `before`."""
     from spikecal.analysis.evaluate import original
+    from spikecal.conversion import seconds_alone
     from spikecal.report.measure import ann_of, first_images, gives_classes, look
 
     first = first_images(data, card, strict)[0]
@@ -139,7 +140,7 @@ def _measured(
             notes = (f"{data.name} has no labels and {source.name} no ANN: how good it is is not known (--model).",)
         else:
             networks = [source.networks[T] for T in sorted(source.networks)]
-            seconds = {T: source.seconds[f"T={T}"] for T in source.networks if f"T={T}" in source.seconds}
+            seconds = seconds_alone(source.seconds)
             summary, unreadable = measure(
                 networks, ann, data, card, _split(source, data), strict=strict, seconds=seconds, progress=progress
             )

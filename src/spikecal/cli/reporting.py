@@ -100,6 +100,7 @@ def report_results(
 ) -> Written:
     """Several conversions of one network side by side, measured already."""
     from spikecal.analysis.summary import Summary
+    from spikecal.conversion import seconds_alone
     from spikecal.report.content import NOTHING
     from spikecal.report.measure import look
     from spikecal.report.source import from_result
@@ -108,7 +109,7 @@ def report_results(
     for name, result in results.items():
         result.card = card.to_dict()
         source = from_result(name, result)
-        seconds = {T: result.seconds[f"T={T}"] for T in result.networks}
+        seconds = seconds_alone(result.seconds)
         summary = Summary(data.name, "test", [runs[name][T] for T in sorted(runs[name])], seconds=seconds)
         first = seen[0][1] if seen else NOTHING
         teacher = first.graph or ann  # lowered once is enough

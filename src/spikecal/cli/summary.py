@@ -67,7 +67,7 @@ def show_summary(title: str, summary: "Summary") -> None:
     if summary.compared:
         rows.append({"T": "ANN", "accuracy %": "" if summary.ann is None else percent(summary.ann), "energy %": "100"})
     for e in summary.found:
-        row = {"T": str(e.T), "fires %": percent(sum(e.rates.values()) / max(len(e.rates), 1))}
+        row = {"T": str(e.T), "fires %": percent(e.rate)}
         if e.accuracy:
             row["accuracy %"] = percent(e.accuracy[-1])
         if e.agreement:
@@ -87,4 +87,6 @@ def show_summary(title: str, summary: "Summary") -> None:
             f"; near: within {summary.points:g} point{'' if summary.points == 1 else 's'} of the ANN from then on"
         )
     caption += "; energy: of the ANN's, 4.6 pJ a MAC and 0.9 pJ an addition"
+    if summary.seconds:
+        caption += "; conversion: for that T alone"
     show_table(title, [f">{name}" for name in columns], [[row.get(c, "") for c in columns] for row in rows], caption)

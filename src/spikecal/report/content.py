@@ -11,12 +11,13 @@ from spikecal.report.findings import findings
 from spikecal.report.graph import drawn_graph
 from spikecal.report.layers import channels_within, histogram_bars, layer_rows
 from spikecal.report.measure import Measured, Samples
-from spikecal.report.source import Source
+from spikecal.report.source import Source, originals_of
 from spikecal.report.spikes import Plan, neuron_shapes, outputs_over_time, plan_within, thumbnail, trace
 from spikecal.report.words import headline, sentences
 
 LAYER_BYTES, SPIKE_BYTES = 1_500_000, 2_400_000  # room on the page for layers and for spikes
 DIGITS = 6  # significant ones, of all numbers
+OTHERS = 3  # files that are named
 
 Seen = tuple[Source, Measured]
 NOTHING = Measured()
@@ -26,6 +27,7 @@ def build(seen: Sequence[Seen], notes: Sequence[str] = ()) -> dict[str, Any]:
     """The content of a page on these sources; `notes` are lines on what is missing and why."""
     several = len(seen) > 1
     names = _distinct([source.name for source, _ in seen])
+    originals = originals_of([source for source, _ in seen])
     networks: list[dict[str, Any]] = []
     rows = sum(len(source.first.stages) * len(source.networks) for source, _ in seen)
     channels = channels_within(rows, LAYER_BYTES)
@@ -34,10 +36,11 @@ def build(seen: Sequence[Seen], notes: Sequence[str] = ()) -> dict[str, Any]:
             facts = _facts(source, measured, T)
             label = f"{names[i]}, T = {T}" if several else f"T = {T}"
             facts |= {"id": len(networks), "source": i, "source_name": names[i], "label": label}
+            facts["original"] = originals[i]
             errors, energy = measured.errors.get(T), measured.energy.get(T)
             facts["layers"] = layer_rows(source, T, errors, measured.against_ann, energy, channels)
             networks.append(facts)
-    said = headline(networks, POINTS)
+    said = headline([n for n in networks if n["original"] == 0], POINTS)
     sets, plan, more = _follow(seen, networks)
     content = {
         "version": __version__,
@@ -45,7 +48,7 @@ def build(seen: Sequence[Seen], notes: Sequence[str] = ()) -> dict[str, Any]:
         "several": several,
         "near": POINTS,
         "headline": said["id"],
-        "lead": sentences(said, several),
+        "lead": [*sentences(said, several), *_others(names, originals)],
         "sources": [_source(source, measured, name) for (source, measured), name in zip(seen, names, strict=True)],
         "networks": networks,
         "findings": findings([source for source, _ in seen], networks, POINTS),
@@ -63,6 +66,15 @@ def _distinct(names: Sequence[str]) -> list[str]:
         count = sum(other == name or other.startswith(f"{name} (") for other in found)
         found.append(f"{name} ({count + 1})" if count else name)
     return found
+
+
+def _others(names: Sequence[str], originals: Sequence[int]) -> list[str]:
+    """A sentence on the files that are of another original than the first one."""
+    others = [name for name, of in zip(names, originals, strict=True) if of != 0]
+    if not others:
+        return []
+    shown = ", ".join(others[:OTHERS]) + (f" and {len(others) - OTHERS} more" if len(others) > OTHERS else "")
+    return [f"Made of another original than {names[0]}, and not to be weighed against it: {shown}."]
 
 
 def _title(sources: Sequence[Source]) -> str:
@@ -90,6 +102,7 @@ def _facts(source: Source, measured: Measured, T: int) -> dict[str, Any]:
         "method": source.method,
         "seconds": source.conversion_seconds(T),
         "calibration_images": _calibration_images(source),
+        "optimised": source.optimised,
         **dict.fromkeys(("accuracy", "agreement", "ann", "curve", "first", "energy", "energy_all", "break_even")),
         **dict.fromkeys(("rate", "images", "data", "split", "origin", "measure")),
     }
@@ -105,8 +118,7 @@ def _facts(source: Source, measured: Measured, T: int) -> dict[str, Any]:
     if energy is not None:
         facts |= {"energy": energy.ratio, "energy_all": energy.ratio_with_all, "break_even": energy.break_even}
     if facts["rate"] is None:
-        rates = [record.rate for record in _last_records(source, T) if record.rate is not None]
-        facts["rate"] = sum(rates) / len(rates) if rates else None
+        facts["rate"] = _recorded_rate(source, T)
     return facts
 
 
@@ -118,14 +130,20 @@ def _evaluated(found: Evaluation) -> dict[str, Any]:
         "curve": found.curve,
         "measure": "accuracy" if found.accuracy else "agreement",
         "first": found.first_within(POINTS) if found.target is not None and found.agreement else None,
-        "rate": sum(found.rates.values()) / max(len(found.rates), 1),
+        "rate": found.rate,
         "images": found.images,
     }
 
 
-def _last_records(source: Source, T: int) -> list[Any]:
-    """The records of the last sweep."""
-    return list({record.stage: record for record in source.records if record.T == T}.values())
+def _recorded_rate(source: Source, T: int) -> float | None:
+    """Spikes per neuron and step that the last sweep recorded; histograms tell how many neurons a layer has."""
+    last = {record.stage: record for record in source.records if record.T == T}  # a later sweep's takes the place
+    rates = {name: record.rate for name, record in last.items() if record.rate is not None}
+    if not rates or not source.histograms.keys() >= rates.keys():
+        return None
+    values = {name: int(source.histograms[name].counts.sum()) for name in rates}
+    whole = sum(values.values())
+    return sum(rate * values[name] for name, rate in rates.items()) / whole if whole else None
 
 
 def _calibration_images(source: Source) -> int | None:

@@ -23,11 +23,12 @@ Place = tuple[Facts, dict[str, Any]]  # a network and a layer of it
 
 def findings(sources: Sequence[Source], networks: Sequence[Facts], near: float) -> list[Finding]:
     """Warnings, then notes; each with `title`, `text`, `todo` and the `places` to look at."""
+    originals = sorted({n["original"] for n in networks})
     found: list[Finding | None] = [
         _dead(sources, networks),
         _saturated(networks),
         _few_images(sources),
-        _gap(networks, near),
+        *(_gap([n for n in networks if n["original"] == of], near) for of in originals),
         _mostly_dead(networks),
         _worse(networks),
         _refused(networks),
@@ -138,6 +139,7 @@ def _few_images(sources: Sequence[Source]) -> Finding | None:
 
 
 def _gap(networks: Sequence[Facts], near: float) -> Finding | None:
+    """Of networks of one original: one of another is no remedy."""
     far = [n for n in networks if (gap := behind(n)) is not None and gap > GAP / 100]
     if not far:
         return None

@@ -1,18 +1,21 @@
 """What a report is made of: the networks of one conversion and what is known of their making."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from spikecal.analysis.evaluate import original, same_weights
+from spikecal.calibration.calibrators import Weights
 from spikecal.calibration.histogram import BINS, Histogram
 from spikecal.calibration.sweep import StageRecord
-from spikecal.conversion import PARTS, Result, read_timings
+from spikecal.conversion import PARTS, Result, read_timings, seconds_alone
 from spikecal.data.card import Card
 from spikecal.errors import ConfigError, FileError
+from spikecal.graph.graph import Graph, describe
 from spikecal.pipeline import PRESETS, Pipeline
 from spikecal.snn.file import Reader
 from spikecal.snn.network import SpikingNetwork
@@ -53,11 +56,46 @@ class Source:
         parts = [part.label for sweep in self.pipeline.sweeps for part in sweep]
         return " + ".join(parts) if parts else "thresholds only"
 
+    @property
+    def optimised(self) -> bool | None:
+        """Whether weights were calibrated, which is a training of its own; None where that is not known."""
+        if self.pipeline is None:
+            return None
+        return any(isinstance(part, Weights) for sweep in self.pipeline.sweeps for part in sweep)
+
+    @property
+    def ann(self) -> Graph | None:
+        """The original, where the networks still have it."""
+        return original(self.first, None if self.pipeline is None else self.pipeline.to_dict())
+
     def conversion_seconds(self, T: int) -> float | None:
         """What a conversion for this T alone takes, where the timings are known."""
-        if f"T={T}" not in self.seconds:
-            return None
-        return sum(self.seconds.get(phase, 0.0) for phase in ("lower", "thresholds", f"T={T}"))
+        return seconds_alone(self.seconds).get(T)
+
+
+def originals_of(sources: Sequence[Source]) -> list[int]:
+    """A number for the original of each source, counted from the first one's 0.
+
+    The same: the name, the operations, and where both still have them the weights.
+    """
+    groups: list[list[Source]] = []
+    found = []
+    for source in sources:
+        i = next((i for i, group in enumerate(groups) if all(_alike(source, other) for other in group)), len(groups))
+        if i == len(groups):
+            groups.append([])
+        groups[i].append(source)
+        found.append(i)
+    return found
+
+
+def _alike(one: Source, two: Source) -> bool:
+    if one.card is not None and two.card is not None and one.card.name != two.card.name:
+        return False
+    if describe(one.first.graph) != describe(two.first.graph):
+        return False
+    first, second = one.ann, two.ann
+    return first is None or second is None or same_weights(first, second)
 
 
 def from_result(name: str, result: Result) -> Source:

@@ -62,7 +62,8 @@ def _conversion(facts: Facts) -> str:
     seconds, images = facts["seconds"], facts["calibration_images"]
     parts = [duration(seconds)] if seconds is not None else []
     parts += [f"{images:,} unlabelled images"] if images else []
-    return f"Conversion took {' and '.join(parts)}, and no training." if parts else ""
+    untrained = ", and no training" if facts["optimised"] is False else ""
+    return f"Conversion took {' and '.join(parts)}{untrained}." if parts else ""
 
 
 def headline(networks: Sequence[Facts], near: float) -> Facts:
