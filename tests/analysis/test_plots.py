@@ -114,6 +114,13 @@ def test_clip_functions_are_the_paper_s() -> None:
     assert (floor[z > 10] == 10).all()
 
 
+def test_thresholds_of_one_t_can_be_seen() -> None:
+    (axes,) = thresholds({"MaxAct": {4: 3.0}, "MMSE": {4: 2.0}}).axes
+    assert [line.get_marker() for line in axes.get_lines()] == ["o", "s"]
+    (axes,) = thresholds({"MMSE": dict.fromkeys(range(1, 65), 1.0)}).axes
+    assert axes.get_lines()[0].get_marker() == "None"
+
+
 def test_thresholds_rates_and_samples_show_what_went_in() -> None:
     (axes,) = thresholds({"MaxAct": {1: 3.0, 2: 3.0, 4: 3.0}, "MMSE": {1: 1.0, 2: 1.5, 4: 2.0}}, "t").axes
     assert [np.asarray(line.get_ydata()).tolist() for line in axes.get_lines()] == [[3, 3, 3], [1, 1.5, 2]]

@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch import nn
 
+from spikecal.analysis.figures import Settings, Subject, draw
 from spikecal.cli.main import main
 
 Run = Callable[..., tuple[int, str, str]]
@@ -84,6 +87,19 @@ def test_every_figure_is_one_command(run: Run, name: str, more: list[object]) ->
         assert max(facts["thresholds"]["MMSE"].values()) <= facts["thresholds"]["MaxAct"]["1"]
     if name == "bn":
         assert len(facts["networks"]) == 2
+
+
+def test_titles_say_what_was_done() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)).eval()
+    images = torch.rand(256, 3, 8, 8)
+    test = [(images[:12], torch.zeros(12, dtype=torch.int64))]
+    subject = Subject(name="small", model=model, calibration=images, test=test)
+    for seeds, said in ((1, "1 sample each"), (2, "2 samples each")):
+        figure, _ = draw("samples", [subject], Settings(T=(2,), seeds=seeds))
+        assert figure.axes[0].get_title() == f"small, T = 2, {said}"
+    figure, _ = draw("bn", [subject], Settings(T=(2,)))
+    assert figure.get_suptitle() == "Relative error by layer, uncalibrated, T = 2"
 
 
 def test_clip_needs_no_network_and_pictures_come_as_vectors(run: Run, tmp_path: Path) -> None:

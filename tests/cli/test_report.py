@@ -27,6 +27,20 @@ def make():
 def headed():
     return nn.Sequential(*make()[0], nn.Softmax(1)), make()[1]
 
+def other():
+    net, card = make()
+    torch.manual_seed(7)
+    for module in net.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    return net, card
+
+def turned():
+    net, card = make()
+    net[-1].weight.data = net[-1].weight.data.roll(1, 0)
+    net[-1].bias.data = net[-1].bias.data.roll(1, 0)
+    return net, card
+
 def dense():
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 2, 1)), make()[1]
@@ -129,6 +143,23 @@ class TestReport:
         assert "no longer" not in out
         page = data_of(tmp_path / "report.html")
         assert all("parts" in network["layers"][0] for network in page["networks"])
+
+    def test_model_of_other_weights(self, run: Run, tmp_path: Path) -> None:
+        convert(run, "a.snn")
+        other = ("--data", "npz:images.npz", "--model", "nets.py:other")
+        fails(run("evaluate", "a.snn", *other), "a.snn was made of other weights")
+        fails(run("report", "a.snn", *other), "a.snn was made of other weights")
+        assert not (tmp_path / "report.html").exists()
+        convert(run, "b.snn", "--pipeline", "acp", "--iterations", 2)  # the ANN is not in it any more
+        turned = ("--data", "npz:images.npz", "--model", "nets.py:turned")
+        code, out, err = run("evaluate", "b.snn", *turned)
+        assert code == 0
+        assert "about chance: was it made of these weights?" in err
+        code, out, err = run("report", "b.snn", *turned)
+        assert (code, err) == (0, "")
+        assert "about chance" in out
+        code, out, err = run("report", "b.snn", "--data", "npz:images.npz", "--model", "nets.py:make")
+        assert "about chance" not in out
 
     def test_without_labels(self, run: Run, tmp_path: Path) -> None:
         convert(run, "net.snn")

@@ -1,5 +1,6 @@
 """One small conversion that the tests of the report share."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from spikecal.conversion import Result
 from spikecal.data.card import Card
 from spikecal.data.images import Data
 from spikecal.data.prepare import Loader, Prepared
+from spikecal.graph.graph import Graph, Node, map_leaves
+from spikecal.snn.network import SpikingNetwork
 
 STEPS = (4, 8)
 CLASSES = ("ant", "bee", "cat", "dog", "elk")
@@ -58,22 +61,28 @@ def network_of(content: dict[str, Any], T: int) -> dict[str, Any]:
     return next(network for network in content["networks"] if network["T"] == T)
 
 
+def rename(network: SpikingNetwork, names: Mapping[str, str]) -> SpikingNetwork:
+    """The same network, some of its nodes under other names; it knows nothing of its making."""
+
+    def new(name: str) -> str:
+        return names.get(name, name)
+
+    graph = Graph(output=map_leaves(new, network.graph.output))
+    for node in network.graph.nodes.values():
+        inputs, shapes = (tuple(map(new, old)) for old in (node.inputs, node.shape_refs))
+        graph.add(Node(new(node.name), node.op, inputs, shapes))
+    return SpikingNetwork(graph, network.T)
+
+
 HOSTILE = "</script><img src=x onerror=\"document.title='hacked'\">"
 
 
 @pytest.fixture(scope="session")
 def hostile(conversion: Conversion, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file whose layers have names that a careless page would run."""
-    from spikecal.graph.graph import Graph, Node, map_leaves
-    from spikecal.snn.network import SpikingNetwork
-
     network = spikecal.load(conversion.path, T=8)
     renamed = {name: f"{HOSTILE}{i}" for i, name in enumerate(network.graph.nodes)}
-    graph = Graph(output=map_leaves(renamed.__getitem__, network.graph.output))
-    for node in network.graph.nodes.values():
-        inputs, shapes = (tuple(renamed[name] for name in names) for names in (node.inputs, node.shape_refs))
-        graph.add(Node(renamed[node.name], node.op, inputs, shapes))
-    bad = SpikingNetwork(graph, 8)
+    bad = rename(network, renamed)
     records = [{**record, "stage": renamed[record["stage"]], "notes": [HOSTILE]} for record in network.info["records"]]
     card = {**network.info["card"], "name": HOSTILE + "\ud800", "data": HOSTILE}
     bad.info = {**network.info, "records": records, "card": card}

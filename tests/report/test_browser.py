@@ -1,13 +1,16 @@
 """The page in a real browser: it shows what was measured, works by keyboard, and talks to nobody."""
 
+from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from report.browser import Page, chromium
-from report.conftest import CLASSES, HOSTILE, STEPS, Conversion
+from report.conftest import CLASSES, HOSTILE, STEPS, Conversion, rename
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
@@ -18,6 +21,8 @@ from spikecal.cli.summary import measure
 from spikecal.report.content import NOTHING, Seen
 from spikecal.report.measure import look
 from spikecal.report.source import from_file, from_result
+
+LONG = "n" * 60
 
 
 @pytest.fixture(scope="module")
@@ -203,21 +208,72 @@ def test_tab_key_reaches_every_control(page: Page) -> None:
     assert {"shown", "compare", "chart-step", "image", "step", "raster-layer", "colouring", "error", "node"} <= reached
 
 
+def out_of_sight(browser: Page) -> list[str]:
+    """What goes over the right edge of a phone."""
+    return list(browser.js(
+        """return [...document.querySelectorAll("main *")].filter((e) => {
+          const box = e.getBoundingClientRect();
+          return box.right > 361 && box.width && !e.closest(".scroll");
+        }).map((e) => e.outerHTML.slice(0, 80))"""
+    ))  # fmt: skip
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_phone(browser: Page, file: Path, scheme: str) -> None:
     browser.open(file, width=360, height=740, scheme=scheme)
     browser.one(".layers tbody th button").send_keys(Keys.ENTER)
     wide = browser.js("return [document.documentElement.scrollWidth, document.documentElement.clientWidth]")
     assert wide[0] <= wide[1] <= 360
-    out = browser.js(
-        """return [...document.querySelectorAll("main *")].filter((e) => {
-          const box = e.getBoundingClientRect();
-          return box.right > 361 && box.width && !e.closest(".scroll");
-        }).map((e) => e.outerHTML.slice(0, 80))"""
-    )
-    assert out == []
+    assert out_of_sight(browser) == []
     light = browser.js("return getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0] > 128")
     assert light == (scheme == "light")
+    assert browser.errors() == []
+
+
+def test_long_names_fit_a_phone(browser: Page, conversion: Conversion, tmp_path: Path) -> None:
+    model = torch.nn.Sequential()
+    body: torch.nn.Module = torch.nn.Sequential(
+        OrderedDict([("c" * 30, torch.nn.Conv2d(3, 4, 3)), (LONG, torch.nn.ReLU())])
+    )
+    model.add_module("constructor", body)
+    model.add_module("end", torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(400, 5)))
+    source = from_result("long", spikecal.convert(model.eval(), conversion.images()[:40], T=4))
+    write_report(tmp_path / "long.html", [(source, look(source, model, conversion.data, conversion.card, None))])
+    browser.open(tmp_path / "long.html", width=360, height=740)
+    for button in browser.all(".layers tbody th button"):
+        button.send_keys(Keys.ENTER)
+    browser.js("document.querySelectorAll('#network .node')[1].focus()")
+    assert LONG in browser.one("#raster-layer").text
+    assert out_of_sight(browser) == []
+    assert browser.js("return document.documentElement.scrollWidth") <= 360
+    detail = browser.all(".layers tr.detail")[-1].text  # the output has no neurons
+    assert "calibration" in detail.split("Where the error comes from")[1].split("Squared")[0]
+    assert "unevenness" not in detail
+    assert browser.errors() == []
+
+
+def test_numbers_in_the_graph_have_contrast(page: Page) -> None:
+    for by in ("rate", "error"):
+        Select(page.one("#colouring")).select_by_value(by)
+        pairs = page.js(
+            """return [...document.querySelectorAll("#network .node")].map((node) => ["rect", "text"].map((name) =>
+              "#" + getComputedStyle(node.querySelector(name)).fill.match(/\\d+/g).slice(0, 3)
+                .map((c) => Number(c).toString(16).padStart(2, "0")).join("")))"""
+        )
+        assert len(pairs) > 3
+        assert min(contrast(*pair) for pair in pairs) >= 4.5
+
+
+def test_layers_named_as_parts_of_objects(browser: Page, conversion: Conversion, tmp_path: Path) -> None:
+    names = ["constructor", "toString", "__proto__", "valueOf"]
+    network = spikecal.load(conversion.path, T=8)
+    renamed = dict(zip((stage.name for stage in network.stages if stage.spiking), names, strict=True))
+    rename(network, renamed).save(tmp_path / "odd.snn")
+    write_report(tmp_path / "odd.html", [(from_file(tmp_path / "odd.snn"), NOTHING)])
+    browser.open(tmp_path / "odd.html")
+    for button in browser.all(".layers tbody th button"):
+        button.send_keys(Keys.ENTER)
+    assert browser.one("#layers").text.count("carries no histogram") == len(names)
     assert browser.errors() == []
 
 
@@ -277,6 +333,17 @@ def test_page_of_a_file_alone(browser: Page, conversion: Conversion, tmp_path: P
     browser.one(".layers tbody th button").send_keys(Keys.ENTER)
     assert "after bias" in browser.one("#layers").text
     assert browser.errors() == []
+
+
+def test_read_out_of_what_a_file_has_kept(browser: Page, conversion: Conversion, tmp_path: Path) -> None:
+    kept = {"data": "d", "split": "test", "images": 100, "ann": 0.9}
+    numbers = {"accuracy": 0.625, "agreement": None, "energy_ratio": 0.5}
+    source = replace(from_file(conversion.path, [8]), measured=kept | {"networks": {8: numbers}})
+    write_report(tmp_path / "kept.html", [(source, NOTHING)])
+    browser.open(tmp_path / "kept.html")
+    assert browser.texts("#accuracy .readout b") == ["Step 8", "62.5 %", "90.0 %"]
+    browser.one("#chart-step").send_keys(Keys.LEFT)
+    assert browser.texts("#accuracy .readout b") == ["Step 7", "–", "90.0 %"]
 
 
 def test_play_runs_to_the_end(page: Page) -> None:

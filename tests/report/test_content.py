@@ -68,7 +68,8 @@ class TestNumbers:
                 assert [label for label, _ in row["steps"]] == [label for label, _ in record.errors]
                 assert [e for _, e in row["steps"]] == pytest.approx([e for _, e in record.errors], rel=1e-4)
                 assert row["error"] == pytest.approx(layer.share(), rel=0.1)  # 128 of 150: not quite the same images
-                assert dict(row["parts"]).keys() == {"input", "flooring", "clipping", "unevenness", "weights"}
+                parts = {"input", "flooring", "clipping", "unevenness", "weights"}
+                assert dict(row["parts"]).keys() == (parts if record.kind == "neurons" else {"input", "calibration"})
                 if record.kind == "neurons":
                     assert row["threshold"][0] == pytest.approx(record.threshold, rel=1e-4)
                     assert row["channels"]["count"] == len(row["channels"]["rate"]) == len(layer.rate)  # type: ignore[arg-type]
@@ -194,7 +195,30 @@ class TestFindings:
         finding = next(finding for finding in found["findings"] if "Saturated" in finding["title"])
         assert conversion.result.snn.stages[1].name in [place["layer"] for place in finding["places"]]
         assert "thresholds" in finding["todo"]
+        assert "--per channel" not in finding["todo"]  # they are
+        source = from_file(conversion.path, [8])
+        assert source.pipeline is not None
+        pipeline = replace(source.pipeline, threshold=spikecal.pipeline.MaxAct())
+        source = replace(source, pipeline=pipeline, records=[replace(r, saturated=0.5) for r in source.records])
+        todo = [f["todo"] for f in build([(source, NOTHING)])["findings"] if "Saturated" in f["title"]]
+        assert todo == ["Raise the thresholds (--per channel), or convert with more steps."]
         assert "Saturated" not in self.titles(self.with_thresholds(conversion, 1e6, every=True))
+
+    def test_rounding_is_no_worse_and_some_firing_is_not_none(self, conversion: Conversion) -> None:
+        def of(dead: float, *errors: float) -> dict[str, Any]:
+            source = from_file(conversion.path, [8])
+            steps = [(str(i), error) for i, error in enumerate(errors)]
+            records = [replace(record, errors=steps, dead=dead) for record in source.records if record.T == 8]
+            return build([(replace(source, records=records), NOTHING)])
+
+        assert "raised" not in self.titles(of(0.0, 1e-12, 1e-9))
+        assert "raised" not in self.titles(of(0.0, 0.1, 0.104))
+        assert "raised" in self.titles(of(0.0, 0.1, 0.106))
+        assert "hardly ever fire" in self.titles(of(0.995, 0.1))
+        assert "never fire" in self.titles(of(1.0, 0.1))
+        texts = [finding["text"] for finding in of(0.995, 0.1)["findings"]]
+        assert not any("No neuron" in text for text in texts)
+        assert any("99.5 %" in text for text in texts)
 
     def test_calibration_images(self, conversion: Conversion) -> None:
         few = spikecal.convert(conversion.model, conversion.images()[:8], T=4, pipeline="baseline")
@@ -316,7 +340,8 @@ class TestPages:
         source = from_file(tmp_path / "body.snn")
         assert source.headless
         content = build([(source, look(source, None, conversion.data, conversion.card, None))])
-        assert any("analog head" in note for note in content["notes"])
+        assert any("without its analog head" in note for note in content["notes"])
+        assert any("not counted" in note for note in content["notes"])
         assert content["networks"][0]["layers"][0]["parts"]
         whole = look(from_result("whole", result), model, conversion.data, conversion.card, None)
         assert whole.classifies
@@ -326,6 +351,20 @@ class TestPages:
         source = from_file(conversion.path)
         with pytest.raises(ConfigError, match="net.snn: the model is not the one"):
             look(source, nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), conversion.data, conversion.card, None)
+
+    def test_of_other_weights_are_refused(self, conversion: Conversion) -> None:
+        source = from_file(conversion.path)
+        torch.manual_seed(9)
+        other = type(conversion.model)().eval()
+        with pytest.raises(ConfigError, match="net.snn was made of other weights"):
+            look(source, other, conversion.data, conversion.card, None)
+
+    def test_name_the_method_whatever_its_numbers(self, conversion: Conversion) -> None:
+        source = from_file(conversion.path)
+        assert source.method == "LCP"
+        shorter = spikecal.ACP.changed(spikecal.Weights, iterations=7, images=9)
+        assert replace(source, pipeline=shorter).method == "ACP"
+        assert replace(source, pipeline=replace(spikecal.LCP, rounding="floor")).method == "bias"
 
     def test_are_written_whole_and_the_same_for_the_same(self, conversion: Conversion, tmp_path: Any) -> None:
         source = from_file(conversion.path)
@@ -378,11 +417,31 @@ class TestHostileFiles:
 
     def test_what_makes_no_sense_is_an_error(self, conversion: Conversion, tmp_path: Any) -> None:
         network = spikecal.load(conversion.path)
-        for key, value in (("records", [3]), ("card", {"frob": 1}), ("pipeline", {"frob": 1}), ("measured", [])):
+        kept = {"data": "d", "split": "test", "images": 10, "ann": 0.5}
+        numbers = {"accuracy": 0.5, "agreement": None, "energy_ratio": 0.5}
+        record = network.info["records"][0]
+        bad: list[tuple[str, Any]] = [
+            ("records", [3]),
+            ("card", {"frob": 1}),
+            ("pipeline", {"frob": 1}),
+            ("measured", []),
+        ]
+        bad += [("images", number) for number in (0, -3, math.inf)]
+        bad += [("records", [{**record, "T": math.inf}]), ("records", [{**record, "rate": 10**400}])]
+        bad += [("measured", {**kept, "networks": {}, "images": number}) for number in (0, -1, math.inf)]
+        bad += [("measured", {**kept, "networks": {}, "ann": number}) for number in (1.5, -0.1, 10**400, math.nan)]
+        bad += [
+            ("measured", {**kept, "networks": {"8": {**numbers, name: 10**400}}})
+            for name in ("accuracy", "agreement", "energy_ratio")
+        ]
+        for key, value in bad:
             network.info = {key: value}
             network.save(tmp_path / "bad.snn")
             with pytest.raises(FileError, match="makes no sense"):
                 from_file(tmp_path / "bad.snn")
+        network.info = {"measured": {**kept, "networks": {"8": numbers}}}
+        network.save(tmp_path / "good.snn")
+        assert network_of(build([(from_file(tmp_path / "good.snn"), NOTHING)]), 8)["accuracy"] == 0.5
 
     def test_numbers_that_are_none(self, conversion: Conversion) -> None:
         source = from_file(conversion.path, [8])

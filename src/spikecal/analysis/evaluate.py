@@ -210,6 +210,12 @@ def same_weights(one: Graph, two: Graph) -> bool:
     return True
 
 
+def check_weights(name: str, given: Graph, kept: Graph | None) -> None:
+    """Raise where a model has the operations of a converted one, but not the weights that are left of it."""
+    if kept is not None and not same_weights(given, kept):
+        raise ConfigError(f"{name} was made of other weights than this model has: give those with --weights")
+
+
 def _same(one: Tensor, two: Tensor) -> bool:
     if one.shape != two.shape:
         return False

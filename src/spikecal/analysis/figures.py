@@ -79,9 +79,9 @@ def _errors(subject: Subject, pipeline: Pipeline, settings: Settings) -> Network
 
 
 def bn(subjects: list[Subject], settings: Settings) -> Drawn:
-    """Relative error by layer of networks that are only copied, with BN and without."""
+    """Relative error by layer of networks that are not calibrated, with BN and without."""
     found = {subject.name: _errors(subject, BASELINE, settings) for subject in subjects}
-    title = f"Relative error of copied networks, T = {settings.steps}"
+    title = f"Relative error by layer, uncalibrated, T = {settings.steps}"
     return plots.relative_error(found, title), {name: errors.to_dict() for name, errors in found.items()}
 
 
@@ -175,7 +175,8 @@ def samples(subjects: list[Subject], settings: Settings) -> Drawn:
         progress=settings.progress,
     )
     ann = accuracy(subject.model, subject.test)
-    title = f"{subject.name}, T = {settings.steps}, {settings.seeds} samples each"
+    each = "1 sample" if settings.seeds == 1 else f"{settings.seeds} samples"
+    title = f"{subject.name}, T = {settings.steps}, {each} each"
     figure = plots.accuracy_over_images({"LCP": found}, ann, title)
     return figure, {"T": settings.steps, "ann": ann, "accuracy": found}
 

@@ -26,6 +26,7 @@ TRIANGLE: dict[str, Any] = {
 }  # fmt: skip
 DPI = 150
 NOTHING = 1e-9  # a share of the error that is rounding
+FEW = 12  # points of a curve that are marked
 
 
 def accuracy_over_time(
@@ -198,8 +199,12 @@ def thresholds(curves: Mapping[str, Mapping[int, float]], title: str = "") -> Fi
     """Threshold against T, a curve a method (paper, fig. 4)."""
     figure = Figure(figsize=(6.8, 4.4), dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
-    for (name, curve), colour, dash in zip(curves.items(), COLOURS, ("-", "--", "-.", ":"), strict=False):
-        axes.plot(list(curve), list(curve.values()), color=colour, linestyle=dash, linewidth=1.8, label=name)
+    dashes = ("-", "--", "-.", ":")
+    for (name, curve), colour, dash, marker in zip(curves.items(), COLOURS, dashes, MARKERS, strict=False):
+        line: dict[str, Any] = {"color": colour, "linestyle": dash, "linewidth": 1.8, "label": name}
+        if len(curve) <= FEW:  # a line of one point cannot be seen
+            line["marker"] = marker
+        axes.plot(list(curve), list(curve.values()), **line)
     longest = max(T for curve in curves.values() for T in curve)
     axes.set_xscale("log", base=2)
     ticks = [2**k for k in range(longest.bit_length())]

@@ -1,11 +1,13 @@
 """What people ask of a converted network, on one table: accuracy, energy, steps, time."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from spikecal.analysis.evaluate import Evaluation, steps_needed
 
+SPREADS = 2  # standard deviations above chance that are still chance
 POINTS = 1.0  # how near the ANN counts as near, in percentage points
 
 
@@ -41,6 +43,24 @@ class Summary:
     def needed(self) -> Evaluation | None:
         """The network of the fewest steps that is near enough."""
         return steps_needed(self.found, self.points)
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether the ANN is agreed with no more often than by guessing, whatever the steps."""
+        classes = max(e.classes for e in self.found)
+        if not self.compared or classes < 2:
+            return False
+        chance = 1 / classes
+        spread = math.sqrt(chance * (1 - chance) / self.images)
+        return max(e.agreement[-1] for e in self.found) <= chance + SPREADS * spread
+
+    def doubt(self, name: str) -> str:
+        """What to say of a network that agrees by chance."""
+        best = max(e.agreement[-1] for e in self.found)
+        return (
+            f"{name} gives the answer of the model for {100 * best:.1f} % of the images, which is about chance: "
+            f"was it made of these weights?"
+        )
 
     def answer(self) -> str:
         """Which T is needed, in a sentence."""

@@ -91,6 +91,8 @@ def evaluate(
     if within is not None:
         typer.echo(summary.answer())
     options.tell_unreadable(unreadable)
+    if model is not None and summary.by_chance:
+        typer.echo(f"warning: {summary.doubt(str(file))}", err=True)
 
 
 def load_networks(
@@ -98,6 +100,7 @@ def load_networks(
 ) -> "list[SpikingNetwork]":
     """The networks of a file. The model, if given, must be theirs; one made with `--keep` has its end from there."""
     import spikecal
+    from spikecal.analysis.evaluate import check_weights, original
     from spikecal.graph.graph import describe
     from spikecal.graph.lower import lower
     from spikecal.graph.stages import with_joints
@@ -111,6 +114,7 @@ def load_networks(
     networks = [spikecal.load(file, T=T, head=graph.head) for T in steps]
     if describe(graph) != describe(networks[0].graph):
         raise ConfigError(f"{file} was not made of this network: their operations differ")
+    check_weights(str(file), graph, original(networks[0]))
     return networks
 
 

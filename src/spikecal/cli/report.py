@@ -144,6 +144,8 @@ def _measured(
             summary, unreadable = measure(
                 networks, ann, data, card, _split(source, data), strict=strict, seconds=seconds, progress=progress
             )
+            if network is not None and summary.by_chance:
+                notes = (f"{summary.doubt(source.name)}",)
     samples = None if before is None else before.samples
     found = look(source, graph, data, card, summary, strict=strict, samples=samples, progress=progress)
     return replace(found, notes=(*notes, *found.notes)), unreadable

@@ -54,7 +54,7 @@ def build(seen: Sequence[Seen], notes: Sequence[str] = ()) -> dict[str, Any]:
         "findings": findings([source for source, _ in seen], networks, POINTS),
         "sets": sets,
         "plan": None if plan is None else {"images": plan.images, "neurons": plan.neurons, "grid": plan.grid},
-        "notes": [*notes, *(note for _, measured in seen for note in measured.notes), *more],
+        "notes": [*notes, *(note for _, measured in seen for note in measured.notes), *more, *_heads(seen, networks)],
     }
     return compact(content)
 
@@ -75,6 +75,16 @@ def _others(names: Sequence[str], originals: Sequence[int]) -> list[str]:
         return []
     shown = ", ".join(others[:OTHERS]) + (f" and {len(others) - OTHERS} more" if len(others) > OTHERS else "")
     return [f"Made of another original than {names[0]}, and not to be weighed against it: {shown}."]
+
+
+def _heads(seen: Sequence[Seen], networks: Sequence[dict[str, Any]]) -> list[str]:
+    """What energy leaves out."""
+    counted = {n["source"] for n in networks if n["energy"] is not None}
+    return [
+        f"{source.name} keeps an analog head, which is not counted: energy is that of the body, spiking and original."
+        for i, (source, _) in enumerate(seen)
+        if source.kept and i in counted
+    ]
 
 
 def _title(sources: Sequence[Source]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from spikecal.calibration.threshold import MMSE
+from spikecal.calibration.threshold import MMSE, MaxAct
 from spikecal.report.source import Source
 from spikecal.report.words import Facts, behind, percent, points, score, steps
 
@@ -14,6 +14,7 @@ GAP = 5.0  # percentage points behind the ANN
 FEW = 4  # times fewer calibration images than the method has
 FEW_TESTED = 100
 WORSE = 1.05  # how much a calibrator may raise a layer's error before it is said
+NOTHING = 1e-6  # a relative error that is rounding
 PLACES, NAMED = 8, 4  # layers and networks that are named
 PLURAL = {"bias": "biases", "potential": "potentials", "weights": "weights"}
 
@@ -26,7 +27,7 @@ def findings(sources: Sequence[Source], networks: Sequence[Facts], near: float) 
     originals = sorted({n["original"] for n in networks})
     found: list[Finding | None] = [
         _dead(sources, networks),
-        _saturated(networks),
+        _saturated(sources, networks),
         _few_images(sources),
         *(_gap([n for n in networks if n["original"] == of], near) for of in originals),
         _mostly_dead(networks),
@@ -87,8 +88,12 @@ def _dead(sources: Sequence[Source], networks: Sequence[Facts]) -> Finding | Non
             "Convert with more steps, or with --rounding potential, which lets neurons fire earlier; look whether the "
             "images are normalised as the network was trained."
         )
-    title = f"{_layers(places)} never fire{'s' if _layers(places) == '1 layer' else ''}"
+    never = "never" if all(_share(row, "dead") == 1 for _, row in places) else "hardly ever"
+    title = f"{_layers(places)} {never} fire{'s' if _layers(places) == '1 layer' else ''}"
+    least = min(_share(row, "dead") for _, row in places)
     text = "No neuron there fires for any image, so nothing of these layers reaches those after them."
+    if least < 1:
+        text = f"At least {percent(least)} of the neurons there fire for no image: hardly anything goes on from there."
     return _finding("warning", title, text, todo, places)
 
 
@@ -102,7 +107,7 @@ def _mostly_dead(networks: Sequence[Facts]) -> Finding | None:
     return _finding("note", f"Most neurons are silent in {_layers(places)}", text, todo, places)
 
 
-def _saturated(networks: Sequence[Facts]) -> Finding | None:
+def _saturated(sources: Sequence[Source], networks: Sequence[Facts]) -> Finding | None:
     places = _where(networks, lambda row: _share(row, "saturated") > SATURATED)
     if not places:
         return None
@@ -111,8 +116,20 @@ def _saturated(networks: Sequence[Facts]) -> Finding | None:
         f"Up to {percent(worst)} of a layer's neurons fire at every step; they could not say it if they were to say "
         f"more. Above {percent(SATURATED, 0)} that costs accuracy."
     )
-    todo = "Raise the thresholds (--threshold percentile, or --per channel), or convert with more steps."
+    todo = f"{_higher(sources[n['source']] for n, _ in places)}onvert with more steps."
     return _finding("warning", f"Saturated neurons in {_layers(places)}", text, todo, places)
+
+
+def _higher(sources: Iterable[Source]) -> str:
+    """How to raise thresholds, as far as it was not done; nothing where they are the highest already."""
+    made = [source.pipeline.threshold for source in sources if source.pipeline is not None]
+    ways = []
+    if not made or not all(isinstance(threshold, MaxAct) for threshold in made):
+        lower = not made or any(isinstance(threshold, MMSE) for threshold in made)
+        ways.append("--threshold percentile" if lower else "--threshold maxact")
+    if not made or any(threshold.per == "layer" for threshold in made):
+        ways.append("--per channel")
+    return f"Raise the thresholds ({', or '.join(ways)}), or c" if ways else "C"
 
 
 def _few_images(sources: Sequence[Source]) -> Finding | None:
@@ -160,7 +177,7 @@ def _gap(networks: Sequence[Facts], near: float) -> Finding | None:
 def _worse(networks: Sequence[Facts]) -> Finding | None:
     def raised(row: dict[str, Any]) -> bool:
         values = [value for _, value in row.get("steps", ())]
-        return any(b > WORSE * a for a, b in pairwise(values))
+        return any(b > max(WORSE * a, NOTHING) for a, b in pairwise(values))
 
     order = sorted(networks, key=lambda n: -n["T"])
     places = [(n, row) for n in order for row in n["layers"] if raised(row)]

@@ -77,6 +77,8 @@ def _measured(layer: LayerErrors, against_ann: bool, channels: int) -> dict[str,
     if against_ann:
         facts["error"] = layer.share()
         facts["parts"] = [[name, layer.share(name)] for name in PARTS]
+        if layer.threshold is None:  # without neurons, what is local is what calibration changed
+            facts["parts"] = [["input", layer.share("input")], ["calibration", layer.share("local")]]
     return facts
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from spikecal.analysis.energy import Energy, measure_energy
 from spikecal.analysis.errors import IMAGES, NetworkErrors, ann_graph, measure_errors
-from spikecal.analysis.evaluate import answering, original
+from spikecal.analysis.evaluate import answering, check_weights
 from spikecal.analysis.summary import Summary
 from spikecal.calibration.sweep import Progress
 from spikecal.data.card import Card
@@ -116,12 +116,13 @@ def ann_of(source: Source, ann: nn.Module | Graph | None, images: Tensor) -> Gra
     """The ANN with the stages of the networks; None where it is neither given nor left in the file."""
     head = source.headless or source.first.head is not None
     if ann is None or (head and isinstance(ann, nn.Module) and not source.first.info.get("keep")):
-        pipeline = None if source.pipeline is None else source.pipeline.to_dict()
-        return original(source.first, pipeline)
+        return source.ann
     try:
-        return ann_graph(ann, source.first, (images[:1],))
+        graph = ann_graph(ann, source.first, (images[:1],))
     except ConfigError as error:
         raise ConfigError(f"{source.name}: {error}") from error
+    check_weights(source.name, graph, source.ann)
+    return graph
 
 
 def _samples(

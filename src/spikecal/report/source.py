@@ -1,15 +1,15 @@
 """What a report is made of: the networks of one conversion and what is known of their making."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from spikecal.analysis.evaluate import original, same_weights
-from spikecal.calibration.calibrators import Weights
+from spikecal.calibration.calibrators import Calibrator, Weights
 from spikecal.calibration.histogram import BINS, Histogram
 from spikecal.calibration.sweep import StageRecord
 from spikecal.conversion import PARTS, Result, read_timings, seconds_alone
@@ -51,7 +51,7 @@ class Source:
         if self.pipeline is None:
             return ""
         for name, preset in PRESETS.items():
-            if preset == self.pipeline:
+            if _bare(preset) == _bare(self.pipeline):
                 return name.upper()
         parts = [part.label for sweep in self.pipeline.sweeps for part in sweep]
         return " + ".join(parts) if parts else "thresholds only"
@@ -64,6 +64,11 @@ class Source:
         return any(isinstance(part, Weights) for sweep in self.pipeline.sweeps for part in sweep)
 
     @property
+    def kept(self) -> bool:
+        """Whether the end of the model stayed analog."""
+        return self.headless or self.first.head is not None
+
+    @property
     def ann(self) -> Graph | None:
         """The original, where the networks still have it."""
         return original(self.first, None if self.pipeline is None else self.pipeline.to_dict())
@@ -71,6 +76,12 @@ class Source:
     def conversion_seconds(self, T: int) -> float | None:
         """What a conversion for this T alone takes, where the timings are known."""
         return seconds_alone(self.seconds).get(T)
+
+
+def _bare(pipeline: Pipeline) -> Pipeline:
+    """The method without its numbers of images and iterations."""
+    same = replace(pipeline, threshold=replace(pipeline.threshold, images=1))
+    return same.changed(Calibrator, images=1).changed(Weights, iterations=1)
 
 
 def originals_of(sources: Sequence[Source]) -> list[int]:
@@ -136,17 +147,17 @@ def from_file(path: Path, steps: Collection[int] = ()) -> Source:
             seconds=read_timings(path),
             pipeline=Pipeline.from_dict(info["pipeline"]) if "pipeline" in info else None,
             card=Card.from_dict(info["card"]) if "card" in info else None,
-            calibration_images=_optional(int, info.get("images")),
+            calibration_images=_optional(_count, info.get("images")),
             measured=_measured(info["measured"]) if "measured" in info else None,
             headless=reader.spec["head"],
         )
-    except (ConfigError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ConfigError, ValueError, OverflowError, TypeError, KeyError, AttributeError) as error:
         raise FileError(
             f"{path}: what it says of its making makes no sense: {error or type(error).__name__}"
         ) from error
 
 
-def _optional(kind: type, value: Any) -> Any:
+def _optional(kind: Callable[[Any], Any], value: Any) -> Any:
     return None if value is None else kind(value)
 
 
@@ -159,9 +170,9 @@ def _record(entry: Mapping[str, Any]) -> StageRecord:
         kind=str(entry["kind"]),
         threshold=_optional(float, entry["threshold"]),
         errors=[(str(label), float(error)) for label, error in entry["errors"]],
-        rate=_optional(float, entry["rate"]),
-        saturated=_optional(float, entry["saturated"]),
-        dead=_optional(float, entry["dead"]),
+        rate=_share(entry["rate"]),
+        saturated=_share(entry["saturated"]),
+        dead=_share(entry["dead"]),
         seconds=math.nan,  # differs from run to run, and is not in files
         notes=[str(note) for note in entry["notes"]],
     )
@@ -172,13 +183,35 @@ def _measured(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "data": str(entry["data"]),
         "split": str(entry["split"]),
-        "images": int(entry["images"]),
-        "ann": _optional(float, entry["ann"]),
+        "images": _count(entry["images"]),
+        "ann": _share(entry["ann"]),
         "networks": {
-            int(T): {name: _optional(float, of[name]) for name in ("accuracy", "agreement", "energy_ratio")}
+            int(T): {
+                "accuracy": _share(of["accuracy"]),
+                "agreement": _share(of["agreement"]),
+                "energy_ratio": _ratio(of["energy_ratio"]),
+            }
             for T, of in entry["networks"].items()
         },
     }
+
+
+def _count(value: Any) -> int:
+    if int(value) < 1:
+        raise ValueError(f"a number of images is {value}")
+    return int(value)
+
+
+def _share(value: Any) -> float | None:
+    if value is not None and not 0 <= float(value) <= 1:
+        raise ValueError(f"a share is {value}, which is not in 0..1")
+    return _optional(float, value)
+
+
+def _ratio(value: Any) -> float | None:
+    if value is not None and not 0 <= float(value) < math.inf:
+        raise ValueError(f"a ratio of energies is {value}")
+    return _optional(float, value)
 
 
 def _histograms(tensors: Mapping[str, Tensor]) -> dict[str, Histogram]:

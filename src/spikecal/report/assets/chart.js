@@ -35,7 +35,8 @@ function drawAccuracy(body) {
       el("b", {}, `Step ${step}`),
       ...curves.filter((c) => c.visible).map((c) => {
         const value = c.values[step - 1];
-        const text = known(value) ? percent(value) : step > c.T ? `ended, ${percent(c.last)}` : "–";
+        const ended = step > c.T ? `ended, ${percent(c.last)}` : step === c.T ? percent(c.last) : "–";
+        const text = known(value) ? percent(value) : ended;
         return el("span", {}, swatch(c), ` ${c.label} `, el("b", {}, text));
       }),
       ...originals(curves).map((share) => el("span", {}, "original ", el("b", {}, percent(share))))

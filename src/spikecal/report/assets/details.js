@@ -9,7 +9,8 @@ function panel(title, ...content) {
 }
 
 function histogramPanel(of, row) {
-  const found = source(of).histograms[row.name];
+  const all = source(of).histograms;
+  const found = Object.hasOwn(all, row.name) ? all[row.name] : null; // a layer may be called "constructor"
   if (!found) {
     return row.kind === "neurons" ? panel("Activations", el("p", {}, "This file carries no histogram of the layer.")) : null;
   }
@@ -73,11 +74,14 @@ function partsPanel(of, row) {
   if (!row.parts) return null;
   // without calibrated weights that part is nothing but rounding
   const rows = row.parts.filter(([name, value]) => name !== "weights" || value > 1e-9);
+  const what = row.kind === "neurons"
+    ? "Input is what earlier layers got wrong, unevenness spikes that come early or late."
+    : "Input is what earlier layers got wrong, calibration what it changed here to make up for that.";
   return panel(
     `Where the error comes from, ${source(of).errors_on} test images`,
     bars(rows, number),
-    el("p", { class: "hint" }, `Squared and relative to the layer's values; in all ${number(row.error)}. Input is what earlier layers ` +
-      "got wrong, unevenness spikes that come early or late. Parts may cancel, so they need not add up.")
+    el("p", { class: "hint" }, `Squared and relative to the layer's values; in all ${number(row.error)}. ${what} ` +
+      "Parts may cancel, so they need not add up.")
   );
 }
 

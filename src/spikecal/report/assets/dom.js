@@ -65,6 +65,13 @@ function rgb(colour) {
   return `rgb(${colour.join(" ")})`;
 }
 
+/** Black or white, whichever has more contrast (as WCAG counts it) with [red, green, blue]; never less than 4.58. */
+function readable(colour) {
+  const [red, green, blue] = colour.map((c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
+  const light = 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+  return (light + 0.05) / 0.05 > 1.05 / (light + 0.05) ? "#000" : "#fff";
+}
+
 /** Bytes out of base64. */
 function bytes(text) {
   return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));

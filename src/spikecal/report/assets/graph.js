@@ -90,8 +90,8 @@ function graphNode(node, order, row, colour) {
   const square = svg("rect", { x: -half, y: -half, width: NODE, height: NODE, rx: node.kind === "neurons" ? 5 : half });
   square.style.fill = colour ? rgb(colour) : "var(--sunken)";
   const label = svg("text", { y: 4, "text-anchor": "middle" }, node.kind === "input" ? "in" : String(order));
-  // black or white, whichever reads on the colour
-  if (colour) label.style.fill = 0.3 * colour[0] + 0.59 * colour[1] + 0.11 * colour[2] > 140 ? "#000" : "#fff";
+  if (colour) label.style.fill = readable(colour);
+  else label.style.fill = "var(--ink)";
   const said = [node.name, node.what, node.output ? "output" : ""];
   if (row && known(row.rate)) said.push(`fires ${percent(row.rate)}`);
   if (row && known(row.error)) said.push(`error ${number(row.error)}`);
