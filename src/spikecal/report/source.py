@@ -103,10 +103,10 @@ def originals_of(sources: Sequence[Source]) -> list[int]:
 def _alike(one: Source, two: Source) -> bool:
     if one.card is not None and two.card is not None and one.card.name != two.card.name:
         return False
-    if describe(one.first.graph) != describe(two.first.graph):
-        return False
-    first, second = one.ann, two.ann
-    return first is None or second is None or same_weights(first, second)
+    if describe(one.first.graph) != describe(two.first.graph):  # one with a kept head is a part of the other
+        return one.kept != two.kept and one.card is not None and two.card is not None
+    changed = any(source.optimised in (True, None) for source in (one, two))
+    return changed or same_weights(one.first.graph, two.first.graph)
 
 
 def from_result(name: str, result: Result) -> Source:
