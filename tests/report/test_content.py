@@ -25,7 +25,7 @@ from spikecal.report.content import NOTHING, build
 from spikecal.report.layers import histogram_bars
 from spikecal.report.measure import Measured, look
 from spikecal.report.page import LIMIT, embedded, render
-from spikecal.report.source import Source, from_file, from_result
+from spikecal.report.source import Source, from_file, from_result, originals_of
 from spikecal.report.spikes import LADDER, choose_samples, outputs_over_time, plan_within
 
 
@@ -346,6 +346,10 @@ class TestPages:
         whole = look(from_result("whole", result), model, conversion.data, conversion.card, None)
         assert whole.classifies
         assert whole.against_ann
+        logits = from_result("logits", spikecal.convert(model[:4], conversion.images()[:40], T=2, pipeline="baseline"))
+        body, logits = (replace(s, card=conversion.card) for s in (from_result("kept", result), logits))
+        assert body.kept and not logits.kept
+        assert originals_of([body, logits, from_file(conversion.path)]) == [0, 0, 1]
 
     def test_of_another_model_are_refused(self, conversion: Conversion) -> None:
         source = from_file(conversion.path)
