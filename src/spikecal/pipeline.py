@@ -59,6 +59,8 @@ class Pipeline:
     @classmethod
     def from_dict(cls, settings: dict[str, Any]) -> "Pipeline":
         """From plain data; `preset` names the pipeline that the other settings change."""
+        if not isinstance(settings, dict):
+            raise ConfigError(f"a pipeline is a table of settings, not {settings!r}")
         settings = dict(settings)
         base = resolve(settings.pop("preset", "baseline"))
         changes: dict[str, Any] = {}

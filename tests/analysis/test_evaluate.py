@@ -1,6 +1,7 @@
 """Evaluation: anytime curves, agreement, which T is needed; what a conversion costs."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -116,3 +117,11 @@ def test_accuracy_against_images() -> None:
     assert {count: len(values) for count, values in found.items()} == {4: 2, 32: 2}
     alone = spikecal.convert(residual(), images(32), T=4, pipeline="lcp", seed=1).snn
     assert found[32][1] == spikecal.evaluate(alone, test).accuracy[-1]
+
+
+@pytest.mark.parametrize("pipeline", [3, {"sweeps": 3}, {"sweeps": [[{"kind": "magic"}]]}, {"rounding": []}])
+def test_a_file_that_says_nonsense_of_its_making_is_refused(pipeline: Any) -> None:
+    snn = spikecal.convert(residual(), images(4), T=2).snn
+    snn.info["pipeline"] = pipeline
+    with pytest.raises(spikecal.ConfigError):
+        original(snn)
