@@ -1,6 +1,6 @@
 """The paper's figures from networks and images: what is converted and measured for each, and drawn."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from spikecal.analysis.evaluate import accuracy, evaluate
 from spikecal.calibration.calibrators import Weights
 from spikecal.calibration.sweep import Progress
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Threshold
-from spikecal.conversion import convert
+from spikecal.conversion import Result, convert
 from spikecal.errors import ConfigError
 from spikecal.pipeline import ACP, BASELINE, LCP, Pipeline
 
@@ -66,15 +66,19 @@ class Recipe:
     instead: tuple[str, ...] = ("resnet20",)  # where there are no weights for any of `models`
 
 
-def _errors(subject: Subject, pipeline: Pipeline, settings: Settings) -> NetworkErrors:
-    snn = convert(
+def _converted(subject: Subject, pipeline: Pipeline, settings: Settings, T: Sequence[int]) -> Result:
+    return convert(
         subject.model,
         subject.calibration,
-        T=settings.steps,
+        T=T,
         pipeline=pipeline,
         seed=settings.seed,
         progress=settings.progress,
-    ).snn
+    )
+
+
+def _errors(subject: Subject, pipeline: Pipeline, settings: Settings) -> NetworkErrors:
+    snn = _converted(subject, pipeline, settings, [settings.steps]).snn
     return measure_errors(subject.model, snn, subject.test, count=settings.images, progress=settings.progress)
 
 
@@ -145,14 +149,7 @@ def accuracy_over_time(subjects: list[Subject], settings: Settings) -> Drawn:
     points: dict[str, dict[int, float]] = {}
     images = 0
     for name, pipeline in settings.pipelines().items():
-        result = convert(
-            subject.model,
-            subject.calibration,
-            T=settings.T,
-            pipeline=pipeline,
-            seed=settings.seed,
-            progress=settings.progress,
-        )
+        result = _converted(subject, pipeline, settings, settings.T)
         found = {T: evaluate(result.at(T), subject.test, settings.progress) for T in settings.T}
         curves[name], images = found[settings.steps].accuracy, found[settings.steps].images
         points[name] = {T: e.accuracy[-1] for T, e in found.items()}

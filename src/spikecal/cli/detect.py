@@ -9,6 +9,7 @@ import typer
 
 from spikecal.cli import options
 from spikecal.cli.console import bars, duration, percent, show_json, show_table, size
+from spikecal.cli.train import say_epoch
 from spikecal.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from spikecal.detection.precision import Precision
     from spikecal.pipeline import Pipeline
     from spikecal.snn.network import Readout
-    from spikecal.training.loop import EpochRecord
     from spikecal.training.recipes import Recipe
 
 CHECKED = 64  # training images that half precision is tried on
@@ -98,7 +98,9 @@ def train_detector(
             workers=workers,
             every=every,
             progress=progress,
-            report=None if progress is not None else lambda record: _say(record, recipe.epochs),
+            report=None
+            if progress is not None
+            else lambda record: say_epoch(record, recipe.epochs, "mAP50 ", "validation"),
         )
         seen = images.sample(CHECKED, recipe.seed)
         dtype = export(network, output, (lambda d: evaluate(d, seen).map50) if half else None, TOLERANCE)
@@ -128,15 +130,6 @@ def train_detector(
 
 def told(found: "Precision") -> str:
     return f"mAP {percent(found.map)} %, {percent(found.map50)} % at an overlap of 0.5"
-
-
-def _say(record: "EpochRecord", epochs: int) -> None:
-    measured = "" if record.accuracy is None else f", mAP50 {percent(record.accuracy)} % of the validation images"
-    typer.echo(
-        f"epoch {record.epoch}/{epochs}: loss {record.loss:.4f}, lr {record.lr:.4g}{measured} "
-        f"({duration(record.seconds)})",
-        err=True,
-    )
 
 
 def _body_weights(spec: str) -> "dict[str, Tensor]":

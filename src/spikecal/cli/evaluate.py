@@ -1,8 +1,8 @@
 """`spikecal evaluate`: accuracy, steps and energy of the networks in a file."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -51,7 +51,8 @@ def evaluate(
     from spikecal.data.sources import subset
     from spikecal.zoo.models import load_model
 
-    named, known = _named(file, model)
+    info = spikecal.inspect(file)
+    named, known = _named(info, model)
     if options.is_detection(named or "", task):
         from spikecal.cli import detect
 
@@ -64,7 +65,6 @@ def evaluate(
             weights=weights, data=data or known, steps=steps, images=images, seed=seed, strict=strict, json=json,
         )  # fmt: skip
         return
-    info = spikecal.inspect(file)
     network, card = (None, None) if model is None else load_model(model, weights)
     if card is None and "card" in info:
         card = Card.from_dict(info["card"])
@@ -118,13 +118,12 @@ def load_networks(
     return networks
 
 
-def _named(file: Path, model: str | None) -> tuple[str | None, str | None]:
+def _named(info: Mapping[str, Any], model: str | None) -> tuple[str | None, str | None]:
     """The detector a file came from and its data, as far as they are known. A file cannot name code to be run."""
-    import spikecal
     from spikecal.detection.sources import KINDS
     from spikecal.zoo.detectors import is_detector
 
-    card = spikecal.inspect(file).get("card")
+    card = info.get("card")
     name, data = (str(card.get(key) or "") for key in ("name", "data")) if isinstance(card, dict) else ("", "")
     known = data if data.partition(":")[0] in KINDS else None
     return model or (name if is_detector(name) else None), known

@@ -129,7 +129,7 @@ def train(
             workers=min(MOST_WORKERS, os.cpu_count() or 1) if workers is None else workers,
             every=every * MINUTE,
             progress=progress,
-            report=None if progress is not None else lambda record: _say(record, settings.epochs),
+            report=None if progress is not None else lambda record: say_epoch(record, settings.epochs),
         )
     dtype = export_weights(network, output, used if half else None, card, settings.seed)
     stored, _ = load_model(model, output)
@@ -178,8 +178,9 @@ def _announced(model: str, name: str, recipe: "Recipe", chosen: bool, bn: bool) 
     return f"{model}: recipe {name}, {epochs}, lr {recipe.lr:g}, seed {recipe.seed}{why}"
 
 
-def _say(record: "EpochRecord", epochs: int) -> None:
-    measured = "" if record.accuracy is None else f", {percent(record.accuracy)} % of the held-out images"
+def say_epoch(record: "EpochRecord", epochs: int, measure: str = "", images: str = "held-out") -> None:
+    """One line an epoch, with what was measured on images that decide nothing."""
+    measured = "" if record.accuracy is None else f", {measure}{percent(record.accuracy)} % of the {images} images"
     typer.echo(
         f"epoch {record.epoch}/{epochs}: loss {record.loss:.4f}, lr {record.lr:.4g}{measured} "
         f"({duration(record.seconds)})",

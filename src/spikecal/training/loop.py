@@ -15,6 +15,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from spikecal.analysis.evaluate import accuracy
 from spikecal.calibration.sweep import Progress
+from spikecal.conversion import Silent
 from spikecal.data.card import Card
 from spikecal.data.factory import first_line
 from spikecal.data.prepare import Loader
@@ -118,15 +119,6 @@ class Source(Protocol):
     def loss(self, model: nn.Module, batch: Any) -> Tensor: ...
 
 
-@dataclass(frozen=True)
-class _Nobody:
-    """Progress that nobody watches."""
-
-    def phase(self, name: str, total: int, seconds: float | None) -> None: ...
-
-    def advance(self, note: str = "") -> None: ...
-
-
 def train(
     model: nn.Module,
     data: Data,
@@ -189,7 +181,7 @@ def fit(
 
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         while training.epoch < recipe.epochs:
-            _epoch(training, feed, every, save, progress or _Nobody())
+            _epoch(training, feed, every, save, progress or Silent())
             measured = None if measure is None else measure(training.result.eval())
             record = _finish(training, feed, measured)
             save()
