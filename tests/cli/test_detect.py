@@ -54,6 +54,30 @@ def test_convert_and_evaluate(folder: Path, weights: Path, tmp_path: Path, capsy
     assert "give --weights" in capsys.readouterr().err
 
 
+def test_report(folder: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, page = tmp_path / "d.snn", tmp_path / "d.html"
+    named = ["--data", f"voc:{folder}", "--weights", str(weights)]
+    assert main(["convert", NAME, *named, "-T", "2", "-o", str(out), "--report", str(page), "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    written = page.read_text()
+    assert "image/jpeg" in written and 'id="detections"' in written and made["report"]["file"] == str(page)
+    again = tmp_path / "again.html"
+    assert main(["report", str(out), *named, "-o", str(again), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["networks"][0]["map50"] == pytest.approx(made["precision"]["2"]["map50"], abs=1e-5)
+    assert facts["networks"][0]["measure"] == "map" and 'id="detections"' in again.read_text()
+    # without the weights only what the file carries can be shown, and it is said why
+    assert main(["report", str(out), "-o", str(again)]) == 0
+    told = capsys.readouterr().out
+    assert "no images were run" in told and "give --weights" in told and 'id="detections"' not in again.read_text()
+    # what was asked for by name must be there
+    before = again.read_bytes()
+    assert main(["report", str(out), *named[2:], "--data", f"voc:{tmp_path}/none", "-o", str(again)]) == 2
+    assert "none" in capsys.readouterr().err and again.read_bytes() == before
+    assert main(["report", str(out), "--task", "classify", "-o", str(again)]) == 2
+    assert "is a detector" in capsys.readouterr().err
+
+
 def test_reproduce(folder: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call = ["reproduce", "detect", "--model", NAME, "--weights", str(weights), "--data", f"voc:{folder}", "-T", "2"]
     call += ["--seeds", "1", "--iterations", "1", "--batch", "1", "--weights-images", "2", "-o", str(tmp_path)]

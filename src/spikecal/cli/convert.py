@@ -89,13 +89,11 @@ def convert(
 
         if keep:
             raise ConfigError("--keep is not for detectors: all but the body stays analog")
-        if report is not None:
-            raise ConfigError("there is no report of detectors yet: leave out --report")
         detect.convert_detector(
             model, output,
             weights=weights, data=data, steps=sorted(set(steps or [32])), pipeline=settings, count=images,
             readout=readout, seed=seed, workdir=workdir, memory=budget, micro_batch=micro_batch, test=test,
-            strict=strict, json=json,
+            strict=strict, report=report, json=json,
         )  # fmt: skip
         return
     if readout is not None:

@@ -1,4 +1,4 @@
-"""What `train`, `convert` and `evaluate` do with detectors."""
+"""What `convert`, `evaluate` and `report` do with detectors."""
 
 import dataclasses
 import time
@@ -9,22 +9,24 @@ import typer
 
 from spikecal.cli import options
 from spikecal.cli.console import bars, duration, percent, show_json, show_table, size
-from spikecal.cli.train import say_epoch
+from spikecal.cli.reporting import carried, write_report
 from spikecal.errors import ConfigError
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
+    from collections.abc import Collection, Mapping
 
+    from torch import nn
+
+    from spikecal.calibration.sweep import Progress
+    from spikecal.cli.reporting import Written
     from spikecal.data.images import Unreadable
     from spikecal.detection.boxes import BoxData
     from spikecal.detection.precision import Precision
+    from spikecal.detection.spiking import Conversion
     from spikecal.pipeline import Pipeline
+    from spikecal.report.measure import Measured
+    from spikecal.report.source import Source
     from spikecal.snn.network import Readout
-    from spikecal.training.recipes import Recipe
-
-CHECKED = 64  # training images that half precision is tried on
-TOLERANCE = 0.005  # of their mAP at an overlap of 0.5
 
 
 def boxes(data: str | None, split: str) -> "BoxData":
@@ -40,105 +42,6 @@ def tell_faults(data: "BoxData") -> None:
     """Count, on standard error, what was wrong with a set."""
     for sentence in data.faults.sentences():
         typer.echo(f"{data.name}: {sentence}", err=True)
-
-
-def paper_recipe(model: str) -> str:
-    """The preset of a detector: the paper's where it starts from a trained body, else one for learning from nothing."""
-    from spikecal.zoo.detectors import DETECTORS
-
-    return "quick-detect" if model in DETECTORS and not DETECTORS[model].pretrained else "coco"
-
-
-def train_detector(
-    model: str,
-    data: str,
-    output: Path,
-    name: str,
-    recipe: "Recipe",
-    *,
-    backbone: str | None,
-    validate: int,
-    half: bool,
-    checkpoint: Path,
-    every: float,
-    device: "torch.device",
-    workers: int,
-    json: bool,
-) -> None:
-    """Train a detector, measure it on the test images, write its weights and its card."""
-    import torch
-
-    from spikecal.detection.precision import evaluate
-    from spikecal.detection.training import train
-    from spikecal.training.export import export, training_facts, write_card
-    from spikecal.zoo.detectors import DETECTORS, build_detector, load_body, load_detector
-
-    images, test = boxes(data, "train"), boxes(data, "test")
-    held_out = boxes(data, "val").sample(validate, recipe.seed) if validate else None
-    torch.manual_seed(recipe.seed)
-    network = build_detector(model, images.labels)
-    if backbone is not None:
-        load_body(network, _body_weights(backbone), backbone)
-    elif model in DETECTORS and DETECTORS[model].pretrained and not checkpoint.exists():
-        raise ConfigError(
-            f"{model} keeps stem and BN of its body as they are: give a trained one, such as "
-            f"--backbone torchvision:resnet50"
-        )
-    tell_faults(images)
-    typer.echo(f"{model}: recipe {name}, {recipe.epochs} epochs, lr {recipe.lr:g}, seed {recipe.seed}", err=True)
-    with bars(json) as progress:
-        trained = train(
-            network,
-            model,
-            images,
-            recipe,
-            checkpoint,
-            validation=held_out,
-            device=device,
-            workers=workers,
-            every=every,
-            progress=progress,
-            report=None
-            if progress is not None
-            else lambda record: say_epoch(record, recipe.epochs, "mAP50 ", "validation"),
-        )
-        seen = images.sample(CHECKED, recipe.seed)
-        dtype = export(network, output, (lambda d: evaluate(d, seen).map50) if half else None, TOLERANCE)
-        stored = load_detector(model, output) if model in DETECTORS else network
-        found = evaluate(stored.to(device), test, progress)
-    facts: dict[str, Any] = {
-        "model": model,
-        "file": output.name,
-        "weights": dtype,
-        "classes": {str(label): title for label, title in images.classes.items()},
-        "test": found.to_dict(),
-        "validation": held_out and evaluate(stored, held_out).to_dict(),
-        "training": training_facts(recipe, name, images),
-        "seconds": None if trained.seconds is None else round(trained.seconds, 1),
-        "device": device.type,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__.partition("+")[0],
-    }
-    write_card(output.with_name(output.name + ".json"), facts)
-    if json:
-        history = [vars(record) for record in trained.history]
-        show_json({**facts, "file": str(output), "faults": images.faults.to_dict(), "history": history})
-        return
-    took = "" if trained.seconds is None else f", {duration(trained.seconds)}"
-    typer.echo(f"{output}: {size(output.stat().st_size)}, {dtype}, {told(found)} on {found.images:,} test images{took}")
-
-
-def told(found: "Precision") -> str:
-    return f"mAP {percent(found.map)} %, {percent(found.map50)} % at an overlap of 0.5"
-
-
-def _body_weights(spec: str) -> "dict[str, Tensor]":
-    """A checkpoint's tensors, or those of a network with weights of its own."""
-    from spikecal.zoo.models import load_model
-    from spikecal.zoo.weights import read_weights
-
-    path = Path(spec)
-    return read_weights(path) if path.is_file() else load_model(spec)[0].state_dict()
 
 
 def convert_detector(
@@ -157,11 +60,12 @@ def convert_detector(
     micro_batch: int | None,
     test: int,
     strict: bool,
+    report: Path | None,
     json: bool,
 ) -> None:
     """Convert a detector's body, write it, and measure the detector on test images."""
     from spikecal.data.card import Card
-    from spikecal.detection import evaluate, spiking
+    from spikecal.detection import spiking
     from spikecal.zoo.detectors import load_detector
 
     detector, images = load_detector(model, weights), boxes(data, "train")
@@ -186,13 +90,16 @@ def convert_detector(
     made.body.card = Card(name=model, data=data, classes=tuple(images.classes.values())).to_dict()
     made.save(output)  # what comes now only looks at it
     found: dict[str, Precision] = {}
-    if test > 0:
-        held_out = boxes(data, "test").sample(test, seed)
+    held_out = boxes(data, "test").sample(test, seed) if test > 0 else None
+    if held_out is not None:
         with bars(json) as progress:
-            found["analog"] = evaluate(made.analog, held_out, progress)
-            found |= {str(T): evaluate(made.at(T), held_out, progress) for T in sorted(made.body.networks)}
-        made.body.measured = {"detection": {name: one.to_dict() for name, one in found.items()}}
+            found = precisions(made.analog, {T: made.at(T) for T in sorted(made.body.networks)}, held_out, progress)
+        made.body.measured = measured_precision(held_out.name, found)
         made.save(output)
+    written = None
+    if report is not None:
+        with bars(json) as progress:
+            written = report_conversion(report, output.name, made, held_out, found, progress)
     unreadable = {**images.faults.left_out, **made.unreadable, **_unreadable(found)}
     if json:
         facts: dict[str, Any] = {
@@ -205,11 +112,14 @@ def convert_detector(
         facts |= {"pipeline": pipeline.to_dict(), "seed": seed, "seconds": seconds, "phases": made.body.seconds}
         facts |= {"readout": made.body.snn.readout, "precision": {name: one.to_dict() for name, one in found.items()}}
         facts |= {"records": [dataclasses.asdict(record) for record in made.records]}
+        facts |= {} if written is None else {"report": written.facts()}
         show_json({**facts, "faults": images.faults.to_dict(), "unreadable": options.unreadable_facts(unreadable)})
         return
     tell_faults(images)
     show_precision(str(output), found)
     options.tell_unreadable(made.unreadable | _unreadable(found))
+    if written is not None:
+        written.show()
     typer.echo(f"{output}: {size(output.stat().st_size)}, {duration(seconds)}")
 
 
@@ -226,18 +136,10 @@ def evaluate_detector(
     json: bool,
 ) -> None:
     """mAP of a detector with the bodies in a file, and with its own."""
-    from spikecal import inspect
-    from spikecal.detection import evaluate, spiking
-    from spikecal.zoo.detectors import load_detector
-
-    detector = load_detector(model, weights)
-    if weights is None and inspect(file).get("detector") not in (None, spiking.rest_print(detector)):
-        raise ConfigError(f"{file} was made from other weights than those that {model} has of its own: give --weights")
-    bodies = {T: spiking.load(file, detector, T) for T in sorted(set(steps or spiking.steps_in(file)))}
+    detector, bodies = spiking_detectors(file, model, weights, steps)
     test = boxes(data, "test").sample(images, seed)
     with bars(json) as progress:
-        found = {"analog": evaluate(detector, test, progress)}
-        found |= {str(T): evaluate(body, test, progress) for T, body in bodies.items()}
+        found = precisions(detector, bodies, test, progress)
     unreadable = _unreadable(found)
     if strict:
         options.refuse_unreadable(test.name, {**test.faults.left_out, **unreadable})
@@ -249,6 +151,97 @@ def evaluate_detector(
     tell_faults(test)
     show_precision(str(file), found)
     options.tell_unreadable(unreadable)
+
+
+def report_detector(
+    source: "Source",
+    file: Path,
+    model: str,
+    *,
+    weights: Path | None,
+    data: str | None,
+    images: int,
+    seed: int,
+    strict: bool,
+    progress: "Progress | None",
+) -> "tuple[Measured, Unreadable]":
+    """What the page says of the bodies in a file."""
+    from spikecal.report.detections import look_at_detector
+
+    detector, bodies = spiking_detectors(file, model, weights, list(source.networks))
+    test = boxes(data, "test").sample(images, seed)
+    found = precisions(detector, bodies, test, progress)
+    unreadable = _unreadable(found)
+    if strict:
+        options.refuse_unreadable(test.name, {**test.faults.left_out, **unreadable})
+    tell_faults(test)
+    return look_at_detector(source, detector, test, *_apart(found), progress), unreadable
+
+
+def report_conversion(
+    path: Path,
+    name: str,
+    made: "Conversion",
+    data: "BoxData | None",
+    found: "dict[str, Precision]",
+    progress: "Progress | None",
+) -> "Written":
+    """The page on a conversion that has just ended."""
+    from spikecal.report.content import NOTHING
+    from spikecal.report.detections import look_at_detector
+    from spikecal.report.source import from_result
+
+    source = from_result(name, made.body)
+    if data is None:
+        return write_report(path, [(source, NOTHING)], [carried(name, "--test 0")])
+    return write_report(path, [(source, look_at_detector(source, made.analog, data, *_apart(found), progress))])
+
+
+def spiking_detectors(
+    file: Path, model: str, weights: Path | None, steps: "Collection[int] | None"
+) -> "tuple[nn.Module, dict[int, nn.Module]]":
+    """The detector by its name, and with the bodies in a file."""
+    from spikecal import inspect
+    from spikecal.detection import spiking
+    from spikecal.zoo.detectors import load_detector
+
+    detector = load_detector(model, weights)
+    if weights is None and inspect(file).get("detector") not in (None, spiking.rest_print(detector)):
+        raise ConfigError(f"{file} was made from other weights than those that {model} has of its own: give --weights")
+    return detector, {T: spiking.load(file, detector, T) for T in sorted(set(steps or spiking.steps_in(file)))}
+
+
+def precisions(
+    detector: "nn.Module", bodies: "Mapping[int, nn.Module]", data: "BoxData", progress: "Progress | None"
+) -> "dict[str, Precision]":
+    """mAP of the analog detector and of the others, by T."""
+    from spikecal.detection import evaluate
+
+    return {
+        "analog": evaluate(detector, data, progress),
+        **{str(T): evaluate(body, data, progress) for T, body in bodies.items()},
+    }
+
+
+def measured_precision(data: str, found: "Mapping[str, Precision]") -> dict[str, Any]:
+    """What a file keeps of it: numbers in the places where a classifier's are."""
+    analog, spiking = _apart(found)
+    return {
+        "measure": "map",
+        "data": data,
+        "split": "test",
+        "images": analog.images,
+        "ann": analog.map,
+        "ann50": analog.map50,
+        "networks": {
+            str(T): {"accuracy": one.map, "map50": one.map50, "agreement": None, "energy_ratio": None}
+            for T, one in spiking.items()
+        },
+    }
+
+
+def _apart(found: "Mapping[str, Precision]") -> "tuple[Precision, dict[int, Precision]]":
+    return found["analog"], {int(T): one for T, one in found.items() if T != "analog"}
 
 
 def show_precision(title: str, found: "dict[str, Precision]") -> None:

@@ -52,7 +52,7 @@ def evaluate(
     from spikecal.zoo.models import load_model
 
     info = spikecal.inspect(file)
-    named, known = _named(info, model)
+    named, known = named_detector(info, model)
     if options.is_detection(named or "", task):
         from spikecal.cli import detect
 
@@ -118,7 +118,7 @@ def load_networks(
     return networks
 
 
-def _named(info: Mapping[str, Any], model: str | None) -> tuple[str | None, str | None]:
+def named_detector(info: Mapping[str, Any], model: str | None) -> tuple[str | None, str | None]:
     """The detector a file came from and its data, as far as they are known. A file cannot name code to be run."""
     from spikecal.detection.sources import KINDS
     from spikecal.zoo.detectors import is_detector

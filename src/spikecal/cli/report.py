@@ -8,7 +8,7 @@ import typer
 
 from spikecal.cli import options
 from spikecal.cli.console import bars, show_json
-from spikecal.cli.evaluate import load_networks
+from spikecal.cli.evaluate import load_networks, named_detector
 from spikecal.cli.reporting import carried, write_report
 from spikecal.cli.summary import measure, show_summary
 from spikecal.errors import ConfigError, DataError
@@ -33,6 +33,7 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path(
         "report.html"
     ),
+    task: options.Task = None,
     data: options.DataName = None,
     data_root: options.DataRoot = None,
     strict: options.Strict = False,
@@ -58,13 +59,21 @@ def report(
     from spikecal.zoo.models import load_model
 
     sources = [from_file(file, sorted(set(steps or ()))) for file in files]
-    network, card = (None, None) if model is None else load_model(model, weights)
+    detectors = {i: named for i, source in enumerate(sources) if (named := _detector(source, model, task)) is not None}
+    classifier = model is not None and len(detectors) < len(sources)
+    network, card = load_model(model, weights) if classifier and model is not None else (None, None)
     seen: list[Seen] = []
     notes: list[str] = []
     unreadable: Unreadable = {}
     known: dict[tuple[str, Card], Measured] = {}
     with bars(json) as progress:
-        for file, source in zip(files, sources, strict=True):
+        for i, (file, source) in enumerate(zip(files, sources, strict=True)):
+            if i in detectors:
+                found, more, why = _detected(source, file, detectors[i], weights, data, images, seed, strict, progress)
+                seen.append((source, found))
+                notes += [carried(source.name, why)] if why else []
+                unreadable |= more
+                continue
             own = card or source.card
             tested, why = _images(source, own, card is None, data, data_root, images, seed)
             if own is None or tested is None:
@@ -87,6 +96,46 @@ def report(
             show_summary(source.name, found.summary)
     options.tell_unreadable(unreadable)
     written.show()
+
+
+def _detector(source: "Source", model: str | None, task: str | None) -> str | None:
+    """The name of the detector that a file holds the body of; "" where only that it is one is known."""
+    named, _ = named_detector(source.first.info, model)
+    if options.is_detection(named or "", task) or (source.detector and task is None):
+        return named or ""
+    return None
+
+
+def _detected(
+    source: "Source",
+    file: Path,
+    model: str,
+    weights: Path | None,
+    data: str | None,
+    images: int,
+    seed: int,
+    strict: bool,
+    progress: "Progress | None",
+) -> tuple["Measured", "Unreadable", str]:
+    """What a detector finds, or why it was not run; what was asked for by name and is not there is an error."""
+    from spikecal.cli import detect
+    from spikecal.report.content import NOTHING
+
+    if images == 0:
+        return NOTHING, {}, "--images 0"
+    _, known = named_detector(source.first.info, None)
+    try:
+        if not model:
+            raise ConfigError(f"{file} is the body of a detector it does not name: give it with --model and --weights")
+        found, unreadable = detect.report_detector(
+            source, file, model,
+            weights=weights, data=data or known, images=images, seed=seed, strict=strict, progress=progress,
+        )  # fmt: skip
+    except (ConfigError, DataError) as error:
+        if data is not None or weights is not None:
+            raise
+        return NOTHING, {}, str(error)
+    return found, unreadable, ""
 
 
 def _images(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NETWORK_FACTS = (
     "label", "T", "accuracy", "agreement", "ann", "first", "energy", "energy_all", "break_even", "rate", "seconds",
-    "images", "data", "split", "origin",
+    "images", "data", "split", "origin", "measure", "map50", "ann50",
 )  # fmt: skip
 
 

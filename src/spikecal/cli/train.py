@@ -82,10 +82,10 @@ def train(
     changes = {name: value for name, value in flags.items() if value is not None}
     configured(recipe, config, "cifar", changes)  # a bad call is said at once, not after minutes of reading images
     if options.is_detection(model, task):
-        from spikecal.cli import detect
+        from spikecal.cli.train_detector import detector_recipe, train_detector
 
-        name, settings = configured(recipe, config, detect.paper_recipe(model), changes)
-        detect.train_detector(
+        name, settings = configured(recipe, config, detector_recipe(model), changes)
+        train_detector(
             model, data, output, name, settings,
             backbone=backbone, validate=validate, half=half, every=every * MINUTE, device=_device(device), json=json,
             checkpoint=checkpoint or output.with_name(output.name + ".checkpoint"), workers=workers or 0,

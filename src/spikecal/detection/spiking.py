@@ -93,10 +93,9 @@ def convert(
     """
     if readout not in READOUTS:
         raise ConfigError(f"the readout is one of {', '.join(READOUTS)}, not {readout!r}")
-    place = _place(detector)
-    chosen = _Chosen(detector, images, count, seed)
+    body, chosen = body_of(detector), _Chosen(detector, images, count, seed)
     result = conversion.convert(
-        getattr(detector.backbone, place),
+        body,
         chosen,
         T,
         resolve(pipeline).changed(Potential, per="channel"),
@@ -117,12 +116,11 @@ def load(path: str | Path, detector: nn.Module, T: int | None = None) -> nn.Modu
 
     What is not in the file, pyramid and heads, should be what it was: if it is not, that is logged.
     """
-    network, place = load_network(path, T), _place(detector)
+    network, body = load_network(path, T), body_of(detector)
     if network.info.get("detector") not in (None, rest_print(detector)):
         log.warning("%s is the body of a detector whose pyramid and heads have other weights than this one's", path)
     home = next((p for p in detector.parameters() if p.is_floating_point()), torch.empty(0))
     example = torch.zeros(1, 3, TRIED, TRIED, device=home.device, dtype=home.dtype)
-    body = getattr(detector.backbone, place)
     training = body.training
     network.to(home.device)
     try:
@@ -152,7 +150,7 @@ def steps_in(path: str | Path) -> list[int]:
 
 def with_body(detector: nn.Module, network: SpikingNetwork) -> nn.Module:
     """A copy of the detector with `network` for a body, in eval mode."""
-    body = getattr(detector.backbone, _place(detector))
+    body = body_of(detector)
     made = copy.deepcopy(detector, {id(body): SpikingBody(network)})  # in place of a copy of the body
     return made.eval()
 
@@ -168,7 +166,7 @@ class Sample:
 
 def samples(analog: nn.Module, spiking: nn.Module, images: Iterable[Tensor], steps: Sequence[int]) -> list[Sample]:
     """What both detectors find in some images, the spiking one after each of `steps` steps of its T."""
-    body = getattr(spiking.backbone, _place(spiking))
+    body = body_of(spiking)
     if not isinstance(body, SpikingBody):
         raise ConfigError("this detector has no spiking body: take what detection.convert or detection.load returns")
     made = []
@@ -185,6 +183,25 @@ def samples(analog: nn.Module, spiking: nn.Module, images: Iterable[Tensor], ste
 
 
 # -- inside a detector ---------------------------------------------------------------------------------------------
+
+
+def body_of(detector: nn.Module) -> nn.Module:
+    """The part that is converted."""
+    body: nn.Module = getattr(detector.backbone, _place(detector))
+    return body
+
+
+def scaled(detector: nn.Module, image: Tensor) -> Tensor:
+    """An image [3, H, W] as it reaches the body: normalised and scaled by the detector, not padded."""
+    transform: Any = detector.transform
+    home = next((p for p in detector.parameters() if p.is_floating_point()), torch.empty(0))
+    training = transform.training
+    transform.eval()  # in training it draws sizes
+    try:
+        found: Tensor = transform.resize(transform.normalize(image.to(home.device, home.dtype)), None)[0]
+    finally:
+        transform.train(training)
+    return found
 
 
 def _place(detector: nn.Module) -> str:
@@ -206,17 +223,7 @@ class _Chosen:
         if count < 1:
             raise ConfigError(f"calibration needs at least one image, not {count}")
         self.unreadable: Unreadable = {}
-        transform: Any = detector.transform
-        home = next((p for p in detector.parameters() if p.is_floating_point()), torch.empty(0))
-        training = transform.training
-        transform.eval()  # in training it draws sizes
-        try:
-            self.images = [
-                transform.resize(transform.normalize(image.to(home.device, home.dtype)), None)[0]
-                for image in itertools.islice(self._read(images, seed), count)
-            ]
-        finally:
-            transform.train(training)
+        self.images = [scaled(detector, image) for image in itertools.islice(self._read(images, seed), count)]
 
     def __len__(self) -> int:
         return len(self.images)

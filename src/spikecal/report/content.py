@@ -7,6 +7,7 @@ from typing import Any
 from spikecal import __version__
 from spikecal.analysis.evaluate import Evaluation
 from spikecal.analysis.summary import POINTS
+from spikecal.report.detections import SCENE_BYTES, Detected, put_scenes
 from spikecal.report.findings import findings
 from spikecal.report.graph import drawn_graph
 from spikecal.report.layers import channels_within, histogram_bars, layer_rows
@@ -41,17 +42,21 @@ def build(seen: Sequence[Seen], notes: Sequence[str] = ()) -> dict[str, Any]:
             facts["layers"] = layer_rows(source, T, errors, measured.against_ann, energy, channels)
             networks.append(facts)
     said = headline([n for n in networks if n["original"] == 0], POINTS)
-    sets, plan, more = _follow(seen, networks)
+    scenes = put_scenes([measured.detected for _, measured in seen], networks)
+    sets, plan, more = _follow(seen, networks, SPIKE_BYTES if scenes is None else SPIKE_BYTES - SCENE_BYTES)
     content = {
         "version": __version__,
         "title": _title([source for source, _ in seen]),
         "several": several,
         "near": POINTS,
+        "any_map": any(n["measure"] == "map" for n in networks),
+        "all_map": all(n["measure"] == "map" for n in networks),
         "headline": said["id"],
         "lead": [*sentences(said, several), *_others(names, originals)],
         "sources": [_source(source, measured, name) for (source, measured), name in zip(seen, names, strict=True)],
         "networks": networks,
         "findings": findings([source for source, _ in seen], networks, POINTS),
+        "scenes": scenes,
         "sets": sets,
         "plan": None if plan is None else {"images": plan.images, "neurons": plan.neurons, "grid": plan.grid},
         "notes": [*notes, *(note for _, measured in seen for note in measured.notes), *more, *_heads(seen, networks)],
@@ -81,9 +86,10 @@ def _heads(seen: Sequence[Seen], networks: Sequence[dict[str, Any]]) -> list[str
     """What energy leaves out."""
     counted = {n["source"] for n in networks if n["energy"] is not None}
     return [
-        f"{source.name} keeps an analog head, which is not counted: energy is that of the body, spiking and original."
+        f"{'Pyramid and heads' if source.detector else 'The head'} of {source.name} stayed analog and "
+        f"{'are' if source.detector else 'is'} not counted: energy is that of the body, spiking and original."
         for i, (source, _) in enumerate(seen)
-        if source.kept and i in counted
+        if (source.kept or source.detector) and i in counted
     ]
 
 
@@ -102,6 +108,7 @@ def _source(source: Source, measured: Measured, name: str) -> dict[str, Any]:
         "headless": source.headless,
         "errors_on": None if not measured.errors else measured.errors[steps[0]].images,
         "against_ann": measured.against_ann,
+        "detector": source.detector,
     }
 
 
@@ -114,17 +121,20 @@ def _facts(source: Source, measured: Measured, T: int) -> dict[str, Any]:
         "calibration_images": _calibration_images(source),
         "optimised": source.optimised,
         **dict.fromkeys(("accuracy", "agreement", "ann", "curve", "first", "energy", "energy_all", "break_even")),
-        **dict.fromkeys(("rate", "images", "data", "split", "origin", "measure")),
+        **dict.fromkeys(("rate", "images", "data", "split", "origin", "measure", "map50", "ann50")),
     }
     summary, energy = measured.summary, measured.energy.get(T)
     found = next((e for e in summary.found if e.T == T), None) if summary is not None else None
     if summary is not None and found is not None:
         facts |= _evaluated(found) | {"data": summary.data, "split": summary.split, "origin": "now"}
+    elif measured.detected is not None:
+        facts |= _precision(measured.detected, T) | {"split": "test", "origin": "now"}
     elif source.measured is not None and T in source.measured["networks"]:
-        kept = source.measured["networks"][T]
-        facts |= {name: source.measured[name] for name in ("data", "split", "images", "ann")} | {"origin": "file"}
-        facts |= {"accuracy": kept["accuracy"], "agreement": kept["agreement"], "energy": kept["energy_ratio"]}
-        facts["measure"] = "accuracy" if kept["accuracy"] is not None else "agreement"
+        whole, kept = source.measured, source.measured["networks"][T]
+        facts |= {name: whole.get(name) for name in ("data", "split", "images", "ann", "ann50")} | {"origin": "file"}
+        facts |= {name: kept.get(name) for name in ("accuracy", "agreement", "map50")}
+        facts["energy"] = kept["energy_ratio"]
+        facts["measure"] = whole.get("measure", "accuracy") if kept["accuracy"] is not None else "agreement"
     if energy is not None:
         facts |= {"energy": energy.ratio, "energy_all": energy.ratio_with_all, "break_even": energy.break_even}
     if facts["rate"] is None:
@@ -142,6 +152,20 @@ def _evaluated(found: Evaluation) -> dict[str, Any]:
         "first": found.first_within(POINTS) if found.target is not None and found.agreement else None,
         "rate": found.rate,
         "images": found.images,
+    }
+
+
+def _precision(detected: Detected, T: int) -> dict[str, Any]:
+    """A detector's numbers, in the places where a classifier's are."""
+    analog, spiking = detected.analog, detected.spiking[T]
+    return {
+        "measure": "map",
+        "accuracy": spiking.map,
+        "map50": spiking.map50,
+        "ann": analog.map,
+        "ann50": analog.map50,
+        "images": spiking.images,
+        "data": detected.data,
     }
 
 
@@ -163,17 +187,17 @@ def _calibration_images(source: Source) -> int | None:
 
 
 def _follow(
-    seen: Sequence[Seen], networks: Sequence[dict[str, Any]]
+    seen: Sequence[Seen], networks: Sequence[dict[str, Any]], budget: int
 ) -> tuple[list[dict[str, Any]], Plan | None, list[str]]:
     """Puts the spikes of sample images into the networks' facts; gives the sets of images, the plan and notes."""
     sized = []
     for source, measured in seen:
         if measured.samples is not None:
-            shapes = neuron_shapes(source.first, measured.samples.images[:1])
+            shapes = neuron_shapes(source.first, measured.samples.images[0].unsqueeze(0))
             sized += [(T, shapes) for T in source.networks]
     if not sized:
         return [], None, []
-    plan = plan_within(sized, SPIKE_BYTES)
+    plan = plan_within(sized, budget)
     if plan is None:
         return (
             [],
@@ -196,8 +220,8 @@ def _traces(source: Source, measured: Measured, T: int, plan: Plan) -> list[dict
     network, samples = source.networks[T], measured.samples
     assert samples is not None
     found = []
-    for i, image in enumerate(samples.images[: plan.images].split(1)):
-        image = image.to(next(network.parameters()).device)
+    for i, image in enumerate(samples.images[: plan.images]):
+        image = image.unsqueeze(0).to(next(network.parameters()).device)
         entry = trace(network, image, plan)
         if measured.classifies:
             label = None if samples.labels is None else samples.labels[i]

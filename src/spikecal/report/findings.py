@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 from spikecal.calibration.threshold import MMSE, MaxAct
+from spikecal.detection.spiking import IMAGES as DETECTOR_IMAGES
 from spikecal.report.source import Source
 from spikecal.report.words import Facts, behind, percent, points, score, steps
 
@@ -139,6 +140,8 @@ def _few_images(sources: Sequence[Source]) -> Finding | None:
             continue
         parts = [("thresholds", MMSE().images, source.pipeline.threshold.images)]
         parts += [(PLURAL[c.label], type(c)().images, c.images) for sweep in source.pipeline.sweeps for c in sweep]
+        if source.detector:  # whose images are large: the method has fewer of them, for every part
+            parts = [(part, min(whole, DETECTOR_IMAGES), asked) for part, whole, asked in parts]
         for part, whole, asked in parts:
             count = min(asked, source.calibration_images)
             if count * FEW < whole:
@@ -164,7 +167,9 @@ def _gap(networks: Sequence[Facts], near: float) -> Finding | None:
     close = [n for n in networks if (gap := behind(n)) is not None and gap <= near / 100 + 1e-9]
     names = _named(far, networks)
     text = f"{names}: up to {points(behind(worst) or 0)} fewer right answers than the original."
-    if worst["accuracy"] is None:
+    if worst.get("measure") == "map":
+        text = f"{names}: mAP is up to {points(behind(worst) or 0)} below the original's."
+    elif worst["accuracy"] is None:
         text = f"{names}: up to {points(behind(worst) or 0)} of the answers are not the original's."
     if close:
         best = min(close, key=lambda n: (n["T"], -(score(n) or 0)))
@@ -216,6 +221,8 @@ def _few_tested(networks: Sequence[Facts]) -> Finding | None:
         return None
     count = min(n["images"] for n in few)
     text = f"Accuracy was measured on {count:,} images: one more or less right is {points(1 / count)}."
+    if all(n.get("measure") == "map" for n in few):
+        text = f"mAP was measured on {count:,} images, and a difference of a point may be chance."
     return _finding("note", "Few test images", text, "Give more with --images, or another set with --data.")
 
 

@@ -1,8 +1,8 @@
 """What a report measures of networks besides their accuracy: errors of layers, and some images to follow."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,15 +21,18 @@ from spikecal.report.source import Source
 from spikecal.report.spikes import LADDER, choose_samples
 from spikecal.snn.network import SpikingNetwork
 
+if TYPE_CHECKING:
+    from spikecal.report.detections import Detected
+
 CANDIDATES = 64  # images that the ones to follow are chosen from
 ENERGY_IMAGES = 16  # where the network gives no classes, and is not evaluated
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Images `[n, ...]` as the network takes them, that the page follows; `labels` where known."""
+    """Images as the network takes them, that the page follows; `labels` where known."""
 
-    images: Tensor
+    images: Tensor | Sequence[Tensor]  # one tensor where all are of one size
     labels: list[int] | None
     card: Card
     classes: tuple[str, ...]
@@ -46,6 +49,7 @@ class Measured:
     samples: Samples | None = None
     answers: list[int] | None = None  # the ANN's to the samples
     classifies: bool = False
+    detected: "Detected | None" = None  # of a detector, in place of the summary
     notes: tuple[str, ...] = ()
 
     @property
@@ -100,13 +104,16 @@ def look(
     if samples is None:
         samples = _samples(source, images, labels, card, data.classes or card.classes, classifies)
     teacher = graph if ann is None else ann
+    answers = None
+    if classifies and teacher is not None:
+        answers = answering(teacher)(torch.stack([*samples.images])).tolist()
     return Measured(
         summary=summary,
         energy=energy,
         errors=errors,
         graph=graph,
         samples=samples,
-        answers=answering(teacher)(samples.images).tolist() if classifies and teacher is not None else None,
+        answers=answers,
         classifies=classifies,
         notes=tuple(notes),
     )

@@ -12,7 +12,7 @@ from spikecal.errors import ConfigError
 from spikecal.report.words import duration, percent
 
 LIMIT = 5_000_000  # bytes
-SCRIPTS = ("dom", "chart", "details", "layers", "graph", "spikes", "main")  # in the order they are needed
+SCRIPTS = ("dom", "chart", "details", "layers", "graph", "spikes", "detections", "main")  # in the order they are needed
 
 
 def render(content: Mapping[str, Any]) -> str:

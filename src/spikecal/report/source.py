@@ -20,6 +20,8 @@ from spikecal.pipeline import PRESETS, Pipeline
 from spikecal.snn.file import Reader
 from spikecal.snn.network import SpikingNetwork
 
+MEASURES = ("accuracy", "map")  # what the numbers of a network are: right answers, or a detector's mAP
+
 
 @dataclass(frozen=True)
 class Source:
@@ -35,6 +37,7 @@ class Source:
     calibration_images: int | None = None
     measured: Mapping[str, Any] | None = None  # what was measured when it was converted
     headless: bool = False
+    detector: bool = False  # the body of a detector, whose pyramid and heads are analog and elsewhere
 
     @property
     def first(self) -> SpikingNetwork:
@@ -121,6 +124,7 @@ def from_result(name: str, result: Result) -> Source:
         card=None if result.card is None else Card.from_dict(result.card),
         calibration_images=result.images,
         measured=None if result.measured is None else _measured(result.measured),
+        detector="detector" in result.more,
     )
 
 
@@ -137,7 +141,7 @@ def from_file(path: Path, steps: Collection[int] = ()) -> Source:
         raise FileError(f"{path} is not a whole spikecal network: {error}") from error
     info = reader.spec["info"]
     for network in networks.values():
-        network.info = info
+        network.info, network.readout = info, reader.readout()
     try:
         return Source(
             name=path.name,
@@ -150,6 +154,7 @@ def from_file(path: Path, steps: Collection[int] = ()) -> Source:
             calibration_images=_optional(_count, info.get("images")),
             measured=_measured(info["measured"]) if "measured" in info else None,
             headless=reader.spec["head"],
+            detector="detector" in info,
         )
     except (ConfigError, ValueError, OverflowError, TypeError, KeyError, AttributeError) as error:
         raise FileError(
@@ -179,17 +184,22 @@ def _record(entry: Mapping[str, Any]) -> StageRecord:
 
 
 def _measured(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """What `Summary.measured` wrote, likewise."""
+    """What `Summary.measured` wrote, or `measured_precision`, likewise."""
+    if entry.get("measure", "accuracy") not in MEASURES:
+        raise ValueError(f"{str(entry['measure'])[:20]!r} is not something that is measured")
     return {
+        "measure": entry.get("measure", "accuracy"),
         "data": str(entry["data"]),
         "split": str(entry["split"]),
         "images": _count(entry["images"]),
         "ann": _share(entry["ann"]),
+        "ann50": _share(entry.get("ann50")),
         "networks": {
             int(T): {
                 "accuracy": _share(of["accuracy"]),
                 "agreement": _share(of["agreement"]),
                 "energy_ratio": _ratio(of["energy_ratio"]),
+                "map50": _share(of.get("map50")),
             }
             for T, of in entry["networks"].items()
         },

@@ -149,7 +149,11 @@ def thumbnail(image: Tensor, card: Card) -> str | None:
     picture.thumbnail((THUMBNAIL, THUMBNAIL))
     file = io.BytesIO()
     picture.save(file, "png", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    return data_uri("image/png", file.getvalue())
+
+
+def data_uri(kind: str, content: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def choose_samples(answers: Sequence[int], expected: Sequence[int] | None, count: int) -> list[int]:

@@ -31,7 +31,8 @@ def points(share: float) -> str:
 
 def sentences(facts: Facts, several: bool) -> list[str]:
     """What is to be said of one network, the most important thing first."""
-    subject = f"At {steps(facts['T'])} the spiking network"
+    what = "detector with a spiking body" if facts["measure"] == "map" else "spiking network"
+    subject = f"At {steps(facts['T'])} the {what}"
     if several and facts["source_name"]:
         subject += f" of {facts['source_name']}"
     return [text for text in (_accuracy(facts, subject), _energy(facts), _conversion(facts)) if text]
@@ -41,6 +42,10 @@ def _accuracy(facts: Facts, subject: str) -> str:
     share, ann, agreement = facts["accuracy"], facts["ann"], facts["agreement"]
     images = "" if facts["images"] is None else f"{facts['images']:,} {facts['split']} images"
     then = " (measured when it was converted)" if facts["origin"] == "file" else ""
+    if share is not None and facts["measure"] == "map":
+        half = "" if facts["map50"] is None else f" ({percent(facts['map50'])} at an overlap of 0.5)"
+        text = f"{subject} has a mAP of {percent(share)}{half} on {images}{then}"
+        return text + (f"; the original has {percent(ann)}." if ann is not None else ".")
     if share is not None:
         text = f"{subject} is right on {percent(share)} of {images}{then}"
         return text + (f"; the original is right on {percent(ann)}." if ann is not None else ".")
@@ -53,9 +58,10 @@ def _energy(facts: Facts) -> str:
     ratio = facts["energy"]
     if ratio is None:
         return ""
+    what = "Its body" if facts["measure"] == "map" else "It"
     if ratio <= 1:
-        return f"It needs about {100 * ratio:.0f} % of the original's energy, by counted operations."
-    return f"It needs about {ratio:.1f} times the original's energy, by counted operations."
+        return f"{what} needs about {100 * ratio:.0f} % of the original's energy, by counted operations."
+    return f"{what} needs about {ratio:.1f} times the original's energy, by counted operations."
 
 
 def _conversion(facts: Facts) -> str:

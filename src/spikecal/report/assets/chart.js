@@ -47,6 +47,8 @@ function drawAccuracy(body) {
   body.append(
     el("p", { class: "hint" }, agreement
       ? "Without labels: how often the answer is the original's, after every step."
+      : curves.every((c) => c.measure === "map")
+        ? "Mean average precision at the end of each network's steps."
       : curves.some((c) => c.values.length)
         ? "How often the answer is right when the run is stopped after a step. Each network is made for its last one."
         : "How often the answer was right when the network was converted, at the end of its steps."),
@@ -78,7 +80,7 @@ function hideCrowd(curves) {
 }
 
 function originals(curves) {
-  const found = curves.filter((c) => known(c.ann) && c.measure === "accuracy").map((c) => c.ann);
+  const found = curves.filter((c) => known(c.ann) && c.measure !== "agreement").map((c) => c.ann);
   return [...new Set(found)];
 }
 

@@ -10,7 +10,10 @@ function start() {
       openLayer(button.dataset.layer);
     });
   }
-  const parts = [["accuracy", drawAccuracy], ["layers", drawLayers], ["spikes", drawSpikes], ["network", drawGraph]];
+  const parts = [
+    ["accuracy", drawAccuracy], ["detections", drawDetections], ["layers", drawLayers], ["spikes", drawSpikes],
+    ["network", drawGraph],
+  ].filter(([id]) => document.getElementById(id));
   const next = () => {
     const part = parts.shift();
     if (!part) {

@@ -104,7 +104,9 @@ function stepper(view) {
 /** The answer at this step beside the original's and the true one. */
 function answerLine(view) {
   const { trace, set } = view;
-  if (!trace.answers) return el("p", { class: "hint" }, "This network gives no classes, so there is no answer to watch.");
+  if (!trace.answers) return el("p", { class: "hint" }, source(view.of).detector
+    ? "The body gives feature maps; what the detector makes of them is shown above."
+    : "This network gives no classes, so there is no answer to watch.");
   const label = set.images[spikes.image].label;
   const line = el("p", { class: "answer", id: "answer" });
   view.update.push((step) => {
