@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from PIL import Image
-from report.browser import chromium
+from report.browser import chromium  # type: ignore[import-not-found]
 
 WIDTH, HEIGHT = 1180, 1500
 
