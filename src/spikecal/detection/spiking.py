@@ -187,7 +187,8 @@ def samples(analog: nn.Module, spiking: nn.Module, images: Iterable[Tensor], ste
 
 def body_of(detector: nn.Module) -> nn.Module:
     """The part that is converted."""
-    body: nn.Module = getattr(detector.backbone, _place(detector))
+    place = _place(detector)
+    body: nn.Module = getattr(detector.backbone, place)
     return body
 
 

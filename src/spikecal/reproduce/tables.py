@@ -166,6 +166,9 @@ METHODS = (
     Row(label="Weights", pipeline=replace(BASELINE, sweeps=((Weights(),),))),
 )
 PAPER_DETECTORS = ("retinanet-r50", "fasterrcnn-r50")
+SMALL_DETECTORS = (
+    "retinanet-r18-quarter", "retinanet-r50-quarter", "fasterrcnn-r18-quarter", "retinanet-r18", "fasterrcnn-r18",
+)  # fmt: skip
 IMAGENET = ("resnet34-imagenet", "vgg16-imagenet", "mobilenet", "mnasnet", "regnetx4gf")
 
 _ALL = (
@@ -279,8 +282,8 @@ _ALL = (
         rows=BASELINES,
         T=(4, 8, 16, 32, 64, 128, 256),
         kind="detection",
-        models=("retinanet-r18-quarter", "fasterrcnn-r18-quarter", "retinanet-r18", "fasterrcnn-r18", *PAPER_DETECTORS),
-        sizes=Sizes(images=None, iterations=100, batch=8, weights=32),
+        models=(*SMALL_DETECTORS, *PAPER_DETECTORS),
+        sizes=Sizes(images=None, iterations=300, batch=8, weights=DETECTION_IMAGES),
         claims=(
             *_ladder(*(row.label for row in BASELINES)),
             Claim(text="ACP keeps nine tenths of the ANN's mAP", better="Baseline + ACP", near=0.9, T=64),

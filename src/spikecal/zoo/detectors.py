@@ -21,6 +21,7 @@ COCO_LABELS = 91
 DETECTION = "torchvision.models.detection"
 ANCHORS = (16, 32, 64, 128, 256)  # of the small detectors: at 320 pixels things are half as large as at 640
 RATIOS = (0.5, 1.0, 2.0)
+DEPTHS = {18: ("BasicBlock", (2, 2, 2, 2)), 50: ("Bottleneck", (3, 4, 6, 3))}  # a ResNet's blocks, stage by stage
 # the tensor whose length tells how many labels a checkpoint has, and what is in it for each label
 OUTPUTS = {"head.classification_head.cls_logits.bias": 3 * len(RATIOS), "roi_heads.box_predictor.cls_score.bias": 1}
 
@@ -36,25 +37,29 @@ class Detector:
     pretrained: bool = False  # whether its recipe starts from a trained body, of which parts are frozen
 
 
-def body(width: int) -> nn.Module:
-    """A ResNet-18 of `width`, twice, four and eight times that many channels, named as torchvision names it."""
+def body(width: int, depth: int = 18) -> nn.Module:
+    """A ResNet of `width`, twice, four and eight times that many channels, named as torchvision names it."""
     resnet = vision("torchvision.models.resnet")
+    kind, counts = DEPTHS[depth]
+    block = getattr(resnet, kind)
 
-    def layer(inputs: int, outputs: int, stride: int) -> nn.Sequential:
+    def layer(inputs: int, channels: int, count: int, stride: int) -> nn.Sequential:
+        outputs = channels * block.expansion
         shortcut = None
-        if stride > 1:
+        if stride > 1 or inputs != outputs:
             shortcut = nn.Sequential(resnet.conv1x1(inputs, outputs, stride), nn.BatchNorm2d(outputs))
-        first = resnet.BasicBlock(inputs, outputs, stride, shortcut)
-        return nn.Sequential(first, resnet.BasicBlock(outputs, outputs))
+        first = block(inputs, channels, stride, shortcut)
+        return nn.Sequential(first, *(block(outputs, channels) for _ in range(count - 1)))
 
     parts: dict[str, nn.Module] = {
         "conv1": nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False),
         "bn1": nn.BatchNorm2d(width),
         "relu": nn.ReLU(inplace=True),
         "maxpool": nn.MaxPool2d(3, stride=2, padding=1),
-        "layer1": layer(width, width, 1),
+        "layer1": layer(width, width, counts[0], 1),
     }
-    parts |= {f"layer{i + 2}": layer(width << i, width << i + 1, 2) for i in range(3)}
+    wide = width * block.expansion
+    parts |= {f"layer{i + 2}": layer(wide << i, width << i + 1, counts[i + 1], 2) for i in range(3)}
     made = nn.Sequential(OrderedDict(parts))
     for module in made.modules():
         if isinstance(module, nn.Conv2d):
@@ -62,23 +67,24 @@ def body(width: int) -> nn.Module:
     return made
 
 
-def _pyramid(width: int, channels: int, layers: tuple[int, ...], extra: Any) -> nn.Module:
+def _pyramid(width: int, channels: int, layers: tuple[int, ...], extra: Any, depth: int = 18) -> nn.Module:
     """The body with a feature pyramid on some of its layers; normalised, for it learns from nothing."""
     utils = vision(f"{DETECTION}.backbone_utils")
     returned = {f"layer{layer}": str(i) for i, layer in enumerate(layers)}
-    inputs = [width << layer - 1 for layer in layers]
-    made: nn.Module = utils.BackboneWithFPN(body(width), returned, inputs, channels, extra, nn.BatchNorm2d)
+    expansion = getattr(vision("torchvision.models.resnet"), DEPTHS[depth][0]).expansion
+    inputs = [width * expansion << layer - 1 for layer in layers]
+    made: nn.Module = utils.BackboneWithFPN(body(width, depth), returned, inputs, channels, extra, nn.BatchNorm2d)
     return made
 
 
-def small_retinanet(width: int, channels: int, labels: int) -> nn.Module:
+def small_retinanet(width: int, channels: int, labels: int, depth: int = 18) -> nn.Module:
     """Pyramid levels 3 to 7, nine anchors a place; 240 by 320 pixels."""
     retinanet, pyramid = vision(f"{DETECTION}.retinanet"), vision("torchvision.ops.feature_pyramid_network")
     sizes = tuple((s, int(s * 2 ** (1 / 3)), int(s * 2 ** (2 / 3))) for s in ANCHORS)
     anchors = vision(f"{DETECTION}.anchor_utils").AnchorGenerator(sizes, (RATIOS,) * len(sizes))
     norm = partial(nn.GroupNorm, 16)
     made: nn.Module = retinanet.RetinaNet(
-        _pyramid(width, channels, (2, 3, 4), pyramid.LastLevelP6P7(channels, channels)),
+        _pyramid(width, channels, (2, 3, 4), pyramid.LastLevelP6P7(channels, channels), depth),
         labels,
         min_size=SMALL[0],
         max_size=SMALL[1],
@@ -157,6 +163,12 @@ DETECTORS: dict[str, Detector] = {
     "retinanet-r18-quarter": Detector(
         about="the same with a quarter of the channels, 64 in the pyramid",
         make=partial(small_retinanet, 16, 64),
+        size=SMALL,
+        labels=BCCD_LABELS,
+    ),
+    "retinanet-r50-quarter": Detector(
+        about="RetinaNet, ResNet-50 FPN with a quarter of the channels, 64 in the pyramid",
+        make=partial(small_retinanet, 16, 64, depth=50),
         size=SMALL,
         labels=BCCD_LABELS,
     ),
