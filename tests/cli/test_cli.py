@@ -7,18 +7,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from cli.calls import Run, fails
 from PIL import Image
 
-from spikecal.cli.main import main
 from spikecal.files import write_whole
-
-Run = Callable[..., tuple[int, str, str]]
 
 NETWORK = """
 import torch
@@ -49,21 +46,6 @@ def other():
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command in an empty folder; gives the exit code, standard output and standard error."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SPIKECAL_DATA", str(tmp_path / "sets"))
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        code = main([str(a) for a in arguments])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
-
-
-@pytest.fixture
 def net(tmp_path: Path) -> str:
     """A small network and labelled images for it, in the folder of the command."""
     (tmp_path / "nets.py").write_text(NETWORK)
@@ -71,15 +53,6 @@ def net(tmp_path: Path) -> str:
     images = rng.integers(0, 256, (40, 12, 12, 3), dtype=np.uint8)
     np.savez(tmp_path / "images.npz", images=images, labels=rng.integers(0, 4, 40))
     return "nets.py:make"
-
-
-def fails(result: tuple[int, str, str], reason: str) -> None:
-    """Exit code 2, nothing on standard output, one line on standard error that gives the reason."""
-    code, out, err = result
-    assert (code, out) == (2, "")
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert reason in err
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,17 @@
 """`spikecal figure`, and the summary of `convert` and `evaluate`, as a user has them."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from cli.calls import Run, fails
 from PIL import Image
 from torch import nn
 
 from spikecal.analysis.figures import Settings, Subject, draw
-from spikecal.cli.main import main
-
-Run = Callable[..., tuple[int, str, str]]
 
 NETWORK = """
 import torch
@@ -33,10 +30,9 @@ def plain():
 """
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path) -> None:
+    """A small network and images for it, in the folder of the command."""
     (tmp_path / "nets.py").write_text(NETWORK)
     rng = np.random.default_rng(0)
     arrays: dict[str, Any] = {}
@@ -45,19 +41,6 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
         arrays[f"y_{split}"] = rng.integers(0, 4, count)
     np.savez(tmp_path / "images.npz", **arrays)
     np.savez(tmp_path / "unlabelled.npz", **{name: x for name, x in arrays.items() if name.startswith("x")})
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        code = main([str(a) for a in arguments])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
-
-
-def fails(result: tuple[int, str, str], reason: str) -> None:
-    code, out, err = result
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert reason in err
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,14 @@
 """`spikecal report`, and `--report` of `convert` and `demo`, as a user has them."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from cli.calls import Run, fails
 
 import spikecal
-from spikecal.cli.main import main
-
-Run = Callable[..., tuple[int, str, str]]
 
 NETWORK = """
 import torch
@@ -47,30 +44,14 @@ def dense():
 """
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command in a folder that has a small network and images for it."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SPIKECAL_DATA", str(tmp_path / "sets"))
-    monkeypatch.setenv("COLUMNS", "200")
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path) -> None:
+    """A small network and images for it, in the folder of the command."""
     (tmp_path / "nets.py").write_text(NETWORK)
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (40, 12, 12, 3), dtype=np.uint8)
     np.savez(tmp_path / "images.npz", images=images, labels=rng.integers(0, 4, 40))
     np.savez(tmp_path / "unlabelled.npz", images=images)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        code = main([str(a) for a in arguments])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
-
-
-def fails(result: tuple[int, str, str], reason: str) -> None:
-    code, out, err = result
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert reason in err
 
 
 def convert(run: Run, name: str, *more: object) -> dict[str, Any]:
