@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from spikecal.calibration.calibrators import Bias, Potential, Weights
     from spikecal.calibration.threshold import MMSE, MaxAct, Percentile
     from spikecal.conversion import Result, convert
+    from spikecal.distillation.distill import Distilled, distill
+    from spikecal.distillation.inversion import Inversion
     from spikecal.errors import ConfigError, ConversionError, DataError, FileError, SpikecalError
     from spikecal.pipeline import ACP, BASELINE, LCP, MAXACT, PC, PERCENTILE, Pipeline
     from spikecal.snn.file import inspect, load
@@ -22,6 +24,8 @@ _HOMES = {
     "spikecal.calibration.calibrators": ("Bias", "Potential", "Weights"),
     "spikecal.calibration.threshold": ("MMSE", "MaxAct", "Percentile"),
     "spikecal.conversion": ("Result", "convert"),
+    "spikecal.distillation.distill": ("Distilled", "distill"),
+    "spikecal.distillation.inversion": ("Inversion",),
     "spikecal.errors": ("ConfigError", "ConversionError", "DataError", "FileError", "SpikecalError"),
     "spikecal.pipeline": ("ACP", "BASELINE", "LCP", "MAXACT", "PC", "PERCENTILE", "Pipeline"),
     "spikecal.snn.file": ("inspect", "load"),
@@ -30,9 +34,10 @@ _HOMES = {
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "ACP", "BASELINE", "Bias", "ConfigError", "ConversionError", "DataError", "Evaluation", "FileError", "LCP",
+    "ACP", "BASELINE", "Bias", "ConfigError", "ConversionError", "DataError", "Distilled", "Evaluation", "FileError",
+    "Inversion", "LCP",
     "MAXACT", "MMSE", "MaxAct", "PC", "PERCENTILE", "Percentile", "Pipeline", "Potential", "Result", "Run",
-    "SpikecalError", "SpikingNetwork", "Weights", "convert", "detection", "evaluate", "inspect", "load",
+    "SpikecalError", "SpikingNetwork", "Weights", "convert", "detection", "distill", "evaluate", "inspect", "load",
 ]  # fmt: skip
 
 

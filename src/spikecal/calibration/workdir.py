@@ -1,4 +1,4 @@
-"""A folder that a killed conversion goes on from. Every file in it appears whole or not at all."""
+"""A folder that a killed run, as of a conversion, goes on from. Every file in it appears whole or not at all."""
 
 import hashlib
 import json
@@ -17,12 +17,12 @@ from spikecal.files import lock, write_whole
 
 
 class Workdir:
-    """Finished steps of one conversion, each a safetensors file with a JSON record."""
+    """Finished steps of one run, each a safetensors file with a JSON record."""
 
-    def __init__(self, folder: Path, fingerprint: str) -> None:
-        """Open `folder` for the conversion with this fingerprint; a folder of another one is refused."""
-        self.folder = folder
-        marker = folder / "conversion.json"
+    def __init__(self, folder: Path, fingerprint: str, what: str = "conversion") -> None:
+        """Open `folder` for the conversion (`what`) with this fingerprint; a folder of another one is refused."""
+        self.folder, self.what = folder, what
+        marker = folder / f"{what}.json"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if not marker.exists():
@@ -52,7 +52,7 @@ class Workdir:
             known = None
         if known != fingerprint:
             raise ConfigError(
-                f"{self.folder} holds another conversion (network, images or settings differ): "
+                f"{self.folder} holds another {self.what} (network, images or settings differ): "
                 f"choose another directory or delete it"
             )
 

@@ -9,6 +9,7 @@ import typer
 
 from spikecal.cli import options
 from spikecal.cli.console import bars, duration, percent, show_json, show_table, size
+from spikecal.cli.distill import distilled_for
 from spikecal.cli.reporting import report_result
 from spikecal.cli.summary import measure, show_summary
 from spikecal.errors import ConfigError, DataError
@@ -26,7 +27,7 @@ def convert(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write: net.snn.")],
     task: options.Task = None,
     weights: options.Weights = None,
-    data: options.DataName = None,
+    data: options.Calibration = None,
     data_root: options.DataRoot = None,
     strict: options.Strict = False,
     steps: Annotated[
@@ -102,11 +103,16 @@ def convert(
     from spikecal.conversion import seconds_alone
     from spikecal.data.images import readable
     from spikecal.data.prepare import Prepared
-    from spikecal.data.sources import subset
+    from spikecal.data.sources import DISTILLED, subset
     from spikecal.zoo.models import load_model
 
     network, card = load_model(model, weights)
-    source = options.chosen_data(data, card, "train", data_root)
+    distilled = None
+    if data == DISTILLED:
+        distilled = distilled_for(network, card, settings.images, seed, workdir, json)
+        source, data = distilled.data(), None  # it is still measured on real images, if there are some
+    else:
+        source = options.chosen_data(data, card, "train", data_root)
     chosen, unreadable = readable(source, settings.images, seed)
     if strict:
         options.refuse_unreadable(chosen.name, unreadable)
@@ -127,10 +133,14 @@ def convert(
         )
     seconds = time.perf_counter() - started
     result.card = card.to_dict()
+    if distilled is not None:
+        result.more["calibration"] = "distilled"
     result.save(output)  # what comes now only looks at it
     summary, tested, why = None, None, "" if test > 0 else "--test 0"
     if test > 0:
         try:
+            if distilled is not None and card.data is None:
+                raise DataError(f"{card.name} comes with no images to test on")
             held_out = options.chosen_data(data, card, "test", data_root)
             tested = subset(held_out, test, seed)
             with bars(json) as progress:
@@ -158,6 +168,7 @@ def convert(
         records = [dataclasses.asdict(record) for record in result.records]
         facts |= {"unreadable": options.unreadable_facts(unreadable), "pipeline": settings.to_dict(), "seed": seed}
         facts |= {"seconds": seconds, "phases": result.seconds, "summary": summary and summary.to_dict()}
+        facts |= {} if distilled is None else {"distilled": distilled.facts()}
         facts |= {} if written is None else {"report": written.facts()}
         show_json({**facts, "records": records})
         return
@@ -166,6 +177,8 @@ def convert(
     if summary is not None:
         show_summary(str(output), summary)
     options.tell_unreadable(unreadable)
+    for note in () if distilled is None else distilled.notes:
+        typer.echo(f"distilled: {note}", err=True)
     if why and test > 0:
         typer.echo(f"no summary: {why}", err=True)
     if written is not None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import spikecal
-from spikecal.cli import check, convert, datasets, demo, evaluate, figure, models, report, reproduce, train
+from spikecal.cli import check, convert, datasets, demo, distill, evaluate, figure, models, report, reproduce, train
 from spikecal.errors import ConversionError, SpikecalError
 
 BAD_CALL = 2
@@ -27,6 +27,7 @@ app.command()(convert.convert)
 app.command()(evaluate.evaluate)
 app.command()(report.report)
 app.command()(figure.figure)
+app.command()(distill.distill)
 app.command()(train.train)
 app.command()(reproduce.reproduce)
 app.command()(models.models)

@@ -31,6 +31,19 @@ DataName = Annotated[
         help="A name from `spikecal datasets`, folder:PATH, npz:PATH, imagenet:PATH or file.py:function.",
     ),
 ]
+Calibration = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="DATA",
+        help="A name from `spikecal datasets`, folder:PATH, npz:PATH, imagenet:PATH, file.py:function, or distilled: "
+        "images made from the network itself.",
+    ),
+]
+With = Annotated[
+    list[str] | None,
+    typer.Option("--with", metavar="MODEL[=FILE]", help="Another network, with its checkpoint; may be repeated."),
+]
 DataRoot = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Where the known sets are. (default $SPIKECAL_DATA or ~/.cache/spikecal)"),

@@ -19,6 +19,7 @@ from spikecal.errors import DataError
 __all__ = ["Data", "Images", "data_root", "load_data", "runs_code", "subset"]
 
 SPLITS = ("train", "test")
+DISTILLED = "distilled"  # what `convert --data` makes itself, from the network
 KINDS: dict[str, Callable[[str, Path, str], Data]] = {
     "folder": load_folder,
     "npz": load_npz,
@@ -40,6 +41,11 @@ def load_data(spec: str, split: str, root: Path | None = None) -> Data:
         raise DataError(f"split is one of {', '.join(SPLITS)}, not {split!r}")
     if spec in KNOWN:
         return KNOWN[spec].load(data_root() if root is None else root, split)
+    if spec == DISTILLED:
+        raise DataError(
+            "distilled images are made by `spikecal distill` and by `spikecal convert --data distilled`; to use them "
+            "elsewhere, give the file as npz:FILE"
+        )
     kind, _, rest = spec.partition(":")
     if kind in KINDS and rest:
         return KINDS[kind](spec, Path(rest).expanduser(), split)

@@ -1,0 +1,295 @@
+"""Images for calibration out of networks alone: batch by batch, each a function of the seed, kept when finished."""
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from spikecal import __version__
+from spikecal.calibration.sweep import Progress
+from spikecal.calibration.workdir import Workdir, fingerprint
+from spikecal.conversion import Silent
+from spikecal.data.card import Card
+from spikecal.data.images import Data
+from spikecal.data.prepare import prepare
+from spikecal.distillation.inversion import Inversion, Losses, optimise
+from spikecal.distillation.sheet import draw_sheet
+from spikecal.distillation.teacher import Teacher
+from spikecal.errors import ConfigError
+from spikecal.files import write_whole
+from spikecal.memory import free_memory
+
+IMAGES = 1024
+BATCH, LEAST = 128, 16  # images that are optimised together: statistics of fewer than the least mean little
+HELD = 2 << 30  # bytes of values that a default batch may keep for its gradient
+WORKING = 2  # times what is kept is what an iteration needs at its height
+FEW_RIGHT = 0.5  # images that should be of a class; below this, something is said
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distilled:
+    """Images [N, C, H, W], uint8 where the card says what a pixel is, else floats as the network takes them.
+
+    `labels` are the classes they were made to be, None where the network has none; `losses` are of each batch.
+    """
+
+    images: Tensor
+    labels: Tensor | None
+    card: Card
+    losses: tuple[Losses, ...]
+    notes: tuple[str, ...]
+    settings: Inversion
+    seed: int
+
+    def inputs(self) -> Tensor:
+        """The images as `convert` and the network take them: normalised."""
+        return prepare(self.images, self.card, "distilled")
+
+    def data(self) -> Data:
+        """The images as a set among others."""
+        return Data(name="distilled", images=self.images, labels=self.labels, classes=self.card.classes)
+
+    def facts(self) -> dict[str, Any]:
+        """What is known of them, as plain values."""
+        return {
+            "images": len(self.images),
+            "shape": list(self.images.shape[1:]),
+            "type": str(self.images.dtype).removeprefix("torch."),
+            "seed": self.seed,
+            "settings": asdict(self.settings),
+            "losses": [asdict(losses) for losses in self.losses],
+            "notes": list(self.notes),
+        }
+
+    def save(self, path: str | Path) -> None:
+        """An npz file with `images`, `labels` and, as JSON, `facts`, which `npz:PATH` reads."""
+        arrays = {"images": self.images.numpy(), "facts": np.array(json.dumps(self.facts(), sort_keys=True))}
+        if self.labels is not None:
+            arrays["labels"] = self.labels.numpy()
+        packed = io.BytesIO()
+        np.savez_compressed(packed, allow_pickle=False, **arrays)
+        write_whole(Path(path), packed.getvalue())
+
+    def sheet(self, path: str | Path) -> int:
+        """A PNG file with as many of the images as fit, side by side; returns how many."""
+        picture, count = draw_sheet(self.images)
+        write_whole(Path(path), picture)
+        return count
+
+
+Report = Callable[[int, int, Losses], None]  # a finished batch, of how many, and what it reached
+
+
+@torch.inference_mode(False)
+def distill(
+    model: nn.Module | Sequence[nn.Module],
+    n: int = IMAGES,
+    size: int | tuple[int, int] | None = None,
+    *,
+    card: Card | Sequence[Card] | None = None,
+    channels: int | None = None,
+    iterations: int | None = None,
+    inversion: Inversion | None = None,
+    batch: int | None = None,
+    seed: int = 0,
+    workdir: str | Path | None = None,
+    progress: Progress | None = None,
+    report: Report | None = None,
+) -> Distilled:
+    """`n` images on which the statistics entering every BN of `model`, or of several, are those of its training data.
+
+    `size`: of the images, by default that of `card`, which also says how the network wants pixels; of several networks,
+    one each. `batch`: images optimised together. `workdir`: where a killed run goes on from. `report` is called for
+    each finished batch.
+    """
+    settings = inversion or Inversion()
+    if iterations is not None:
+        settings = replace(settings, iterations=iterations)
+    _check_whole("n", n, 1)
+    _check_whole("seed", seed, 0)
+    teachers = _teachers(model, card, size)
+    shape = (_channels(teachers[0], channels), *_size(teachers[0].card))
+    needed = sum(teacher.probe(shape) for teacher in teachers)
+    batch = _batch(batch, needed)
+    notes = _notes(teachers)
+    parts = _parts(n, batch)
+    made = [max(count, min(LEAST, batch)) for count in parts]
+    labels = _labels(sum(made), teachers[0].classes, seed)
+
+    store = None
+    if workdir is not None:
+        facts = [asdict(settings), n, list(shape), made, seed, [__version__, torch.__version__]]
+        told = [[str(t.network), list(t.network.state_dict()), t.card.to_dict()] for t in teachers]
+        tensors = [tensor for t in teachers for tensor in t.network.state_dict().values()]
+        store = Workdir(Path(workdir), fingerprint(tensors, [facts, told]), "distillation")
+    try:
+        run = _Run(teachers, settings, shape, seed, store, progress or Silent(), report)
+        found = run.batches(parts, made, labels)
+    finally:
+        if store is not None:
+            store.close()
+    images, kept, losses = (torch.cat([b[0] for b in found]), [b[1] for b in found], [b[2] for b in found])
+    right = [one.right for one in losses if one.right is not None]
+    if right and (share := sum(right) / len(right)) < FEW_RIGHT:
+        notes.append(f"only {100 * share:.0f} % of the images are to the networks what they should be: more iterations")
+    return Distilled(
+        images=images,
+        labels=None if labels is None else torch.cat(kept),
+        card=teachers[0].card,
+        losses=tuple(losses),
+        notes=tuple(notes),
+        settings=settings,
+        seed=seed,
+    )
+
+
+@dataclass
+class _Run:
+    """What all batches share."""
+
+    teachers: list[Teacher]
+    settings: Inversion
+    shape: tuple[int, ...]
+    seed: int
+    store: Workdir | None
+    progress: Progress
+    report: Report | None
+
+    def batches(self, parts: list[int], made: list[int], labels: Tensor | None) -> list[tuple[Tensor, Tensor, Losses]]:
+        """Every batch, out of the folder where it is there: images, labels (none: empty) and what it reached."""
+        found, start = [], 0
+        for index, (count, size) in enumerate(zip(parts, made, strict=True)):
+            wanted = None if labels is None else labels[start : start + size]
+            found.append(self._batch(index, len(parts), count, size, wanted))
+            start += size
+            if self.report is not None:
+                self.report(index + 1, len(parts), found[-1][2])
+        return found
+
+    def _batch(
+        self, index: int, of: int, count: int, size: int, labels: Tensor | None
+    ) -> tuple[Tensor, Tensor, Losses]:
+        key = f"batch{index:05d}"
+        done = None if self.store is None else self.store.load(key)
+        if done is not None:
+            return done[0]["images"], done[0]["labels"], Losses(**done[1])
+        self.progress.phase(f"batch {index + 1}/{of}", self.settings.iterations, None)
+        pixels, losses = optimise(
+            self.teachers, labels, (size, *self.shape), self.settings, _generator(self.seed, index),
+            lambda loss: self.progress.advance(f"loss {loss:.4f}"),
+        )  # fmt: skip
+        images = _stored(pixels[:count], self.teachers[0].card)
+        kept = torch.empty(0, dtype=torch.int64) if labels is None else labels[:count].clone()
+        if self.store is not None:
+            self.store.save(key, {"images": images, "labels": kept}, asdict(losses))
+        return images, kept, losses
+
+
+def _teachers(model: nn.Module | Sequence[nn.Module], card: Card | Sequence[Card] | None, size: Any) -> list[Teacher]:
+    models = [model] if isinstance(model, nn.Module) else list(model) if isinstance(model, Sequence) else [model]
+    if not models:
+        raise ConfigError("there is no network to distil from: give one, or a list of them")
+    for one in models:
+        if not isinstance(one, nn.Module) or isinstance(one, torch.jit.ScriptModule):
+            raise ConfigError(f"images are distilled from torch.nn.Modules with Python code, not from {type(one)}")
+    cards = [card] if isinstance(card, Card) else list(card or [])
+    if cards and len(cards) != len(models):
+        raise ConfigError(f"there are {len(models)} networks and {len(cards)} cards: give one each")
+    cards = cards or [Card(name=type(one).__name__) for one in models]
+    if size is not None:
+        sides = (size, size) if isinstance(size, int) else tuple(size) if isinstance(size, Sequence) else (size,)
+        if len(sides) != 2 or not all(isinstance(s, int) and not isinstance(s, bool) and s > 0 for s in sides):
+            raise ConfigError(f"size is a side, or height and width, in pixels, not {size!r}")
+        cards[0] = replace(cards[0], size=sides)
+    # an image that was made here is seen whole by all of them
+    return [Teacher(c.name, m, replace(c, crop=1.0)) for m, c in zip(models, cards, strict=True)]
+
+
+def _size(card: Card) -> tuple[int, int]:
+    if card.size is None:
+        raise ConfigError(f"{card.name} does not say how large its images are: give size, as in size=(224, 224)")
+    return card.size
+
+
+def _channels(teacher: Teacher, given: int | None) -> int:
+    if given is not None:
+        _check_whole("channels", given, 1)
+    first = next((m.in_channels for m in teacher.network.modules() if isinstance(m, nn.Conv2d)), None)
+    found = given or teacher.card.channels or first
+    if found is None:
+        raise ConfigError(f"{teacher.name} has no convolution to tell how many channels images have: give channels")
+    return found
+
+
+def _batch(asked: int | None, bytes_an_image: int) -> int:
+    """How many images are optimised together; the same on every machine, unless there is no room for it."""
+    if asked is not None:
+        _check_whole("batch", asked, 1)
+    batch = asked or max(LEAST, min(BATCH, HELD // bytes_an_image))
+    needed, free = batch * bytes_an_image * WORKING, free_memory()
+    if needed > free:
+        raise ConfigError(
+            f"{batch} images at a time need about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free: "
+            f"give a smaller batch or size"
+        )
+    return batch
+
+
+def _parts(n: int, batch: int) -> list[int]:
+    """`n` in as few batches as can be, of sizes that differ by one at most."""
+    count = -(-n // batch)
+    return [n // count + (index < n % count) for index in range(count)]
+
+
+def _labels(count: int, classes: int | None, seed: int) -> Tensor | None:
+    """Every class equally often, in an order of chance."""
+    if classes is None:
+        return None
+    return (torch.arange(count) % classes)[torch.randperm(count, generator=_generator(seed, -1))]
+
+
+def _generator(seed: int, index: int) -> torch.Generator:
+    digest = hashlib.sha256(f"{seed} {index}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def _stored(pixels: Tensor, card: Card) -> Tensor:
+    pixels = pixels.detach().cpu().contiguous()
+    return pixels.float() if card.mean is None else (255 * pixels).round().clamp(0, 255).to(torch.uint8)
+
+
+def _notes(teachers: Sequence[Teacher]) -> list[str]:
+    first = teachers[0]
+    notes = []
+    if not any(teacher.norms for teacher in teachers):
+        notes.append(WITHOUT_BN.format(name=first.name))
+        if first.classes is None:
+            notes.append(f"{first.name} has no classes to aim at either: the images are pink noise")
+    for teacher in teachers[1:]:
+        if not teacher.norms and teacher.classes != first.classes:
+            raise ConfigError(f"{teacher.name} has neither BN nor the classes of {first.name}: it can add nothing")
+        if teacher.classes != first.classes:
+            notes.append(f"{teacher.name} does not have the classes of {first.name}: its statistics alone are matched")
+    if any(teacher.norms for teacher in teachers):
+        notes += [f"{t.name} has no BN: of it, only the classes are aimed at" for t in teachers if not t.norms]
+        if first.classes is None:
+            notes.append(f"{first.name} does not answer with one score a class: statistics alone are matched")
+    if first.card.mean is None:
+        notes.append(f"{first.name} does not say how it takes pixels: the images are in its own units")
+    return notes
+
+
+# bench/results/distill.json, "without BN"
+WITHOUT_BN = "{name} has no BN, or it is folded already: there are no statistics to match, only classes to aim at"
+
+
+def _check_whole(name: str, value: Any, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least or value >= 2**63:
+        raise ConfigError(f"{name} is a whole number from {least} on, not {value!r}")

@@ -1,0 +1,192 @@
+"""Optimising one batch of images: what is minimised, what is done to the images meanwhile, and where they start."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from spikecal.distillation.teacher import Teacher, label_loss, scale
+from spikecal.errors import ConfigError
+
+Start = Literal["pink", "white"]
+BETAS = (0.5, 0.9)  # of Adam: gradients of so few iterations are soon out of date
+SHARED = 0.8  # of the variance of a channel of pink noise
+BOX = (0.3, 0.7)  # the side of the box that another image is put into, as a share
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inversion:
+    """How images are optimised; weights of the parts of the loss are `statistics`, `labels`, `variation`, `energy`.
+
+    `mix` is the share of iterations in which images are mixed, `jitter` how far they are rolled as a share of a side.
+    """
+
+    iterations: int = 200
+    lr: float = 0.1
+    statistics: float = 1.0
+    labels: float = 0.1
+    variation: float = 0.01
+    energy: float = 0.001
+    jitter: float = 1 / 16
+    flip: bool = True
+    mix: float = 0.0
+    start: Start = "pink"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.iterations, int) or isinstance(self.iterations, bool) or self.iterations < 1:
+            raise ConfigError(f"iterations is a whole number from 1 on, not {self.iterations!r}")
+        if self.start not in get_args(Start):
+            raise ConfigError(f"start is {' or '.join(get_args(Start))}, not {self.start!r}")
+        for name in (field.name for field in fields(self) if field.type is float):
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            if not number or value < 0 or (value == 0 and name == "lr"):
+                raise ConfigError(f"{name} is a {'positive ' if name == 'lr' else ''}number from 0 on, not {value!r}")
+            if name in ("mix", "jitter") and value > 1:
+                raise ConfigError(f"{name} is a share from 0 to 1, not {value!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Losses:
+    """The parts of the loss on finished images, without weights; `right` is the share that is what it should be."""
+
+    statistics: float | None
+    labels: float | None
+    right: float | None
+    start: float | None  # the divergence of statistics before the first iteration
+
+
+def noise(shape: Sequence[int], start: Start, generator: torch.Generator) -> Tensor:
+    """Gaussian noise of mean 0 and variance 1. Pink: amplitudes fall as 1 / frequency, as in photographs, and
+    channels share most of it."""
+    white = torch.randn(tuple(shape), generator=generator)
+    if start == "white":
+        return white
+    if shape[1] > 1:
+        white = math.sqrt(SHARED) * white[:, :1] + math.sqrt(1 - SHARED) * white
+    height, width = shape[-2:]
+    rows, columns = torch.fft.fftfreq(height) * height, torch.fft.rfftfreq(width) * width
+    frequency = (rows[:, None].square() + columns[None].square()).sqrt()
+    spectrum = torch.fft.rfft2(white) / frequency.clamp(min=1)
+    pink: Tensor = torch.fft.irfft2(spectrum, s=(height, width))
+    return (pink - pink.mean((0, 2, 3), keepdim=True)) / pink.std((0, 2, 3), keepdim=True).clamp(min=1e-6)
+
+
+def bounds(teacher: Teacher, like: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Black and white in the units of optimisation; None where the card does not say what a pixel is."""
+    if teacher.card.mean is None:
+        return None
+    mean, std = scale(teacher.card, like)
+    return -mean / std, (1 - mean) / std
+
+
+def optimise(
+    teachers: Sequence[Teacher],
+    labels: Tensor | None,
+    shape: Sequence[int],
+    settings: Inversion,
+    generator: torch.Generator,
+    advance: Callable[[float], None],
+) -> tuple[Tensor, Losses]:
+    """Images [N, C, H, W] in 0..1 (in the network's own units where its card has no mean), and what they reached."""
+    first = teachers[0]
+    images = noise(shape, settings.start, generator).to(first.device, first.dtype)
+    images = images.contiguous(memory_format=torch.channels_last)
+    mean, std = scale(first.card, images)
+    limits = bounds(first, images)
+    if limits is not None:
+        images = images.clamp(*limits)
+    labels = None if labels is None else labels.to(first.device)
+    start = _losses(teachers, images * std + mean, labels, None).statistics
+    if settings.iterations and any(t.norms or t.classes for t in teachers):
+        images.requires_grad_(True)
+        optimiser = torch.optim.Adam([images], lr=settings.lr, betas=BETAS)
+        for iteration in range(settings.iterations):
+            for group in optimiser.param_groups:
+                group["lr"] = settings.lr * (1 + math.cos(math.pi * iteration / settings.iterations)) / 2
+            loss = _loss(teachers, images, mean, std, labels, settings, generator)
+            (images.grad,) = torch.autograd.grad(loss, images)
+            optimiser.step()
+            if limits is not None:
+                with torch.no_grad():
+                    images.clamp_(*limits)
+            value = float(loss.detach())
+            if not math.isfinite(value):
+                raise ConfigError(f"the loss is not finite after {iteration + 1} iterations: lower lr or the weights")
+            advance(value)
+    pixels = images.detach() * std + mean
+    return pixels, _losses(teachers, pixels, labels, start)
+
+
+def _loss(
+    teachers: Sequence[Teacher], images: Tensor, mean: Tensor, std: Tensor, labels: Tensor | None,
+    settings: Inversion, generator: torch.Generator,
+) -> Tensor:  # fmt: skip
+    """The weighted sum that is minimised, on images that are rolled, flipped and mixed by chance."""
+    seen, others, share = images, None, 0.0
+    if settings.mix > 0 and float(torch.rand((), generator=generator)) < settings.mix and len(images) > 1:
+        seen, others, share = mixed(images, generator)
+    seen = moved(seen, settings, generator)
+    total = settings.variation * total_variation(images) + settings.energy * images.square().mean()
+    for teacher in teachers:
+        statistics, logits = teacher.divergence(seen * std + mean)
+        total = total + settings.statistics * statistics / len(teachers)
+        if labels is None or logits is None or logits.shape[1] != teachers[0].classes:
+            continue
+        entropy = label_loss(logits, labels).mean()
+        if others is not None:
+            entropy = (1 - share) * entropy + share * label_loss(logits, labels[others]).mean()
+        total = total + settings.labels * entropy / len(teachers)
+    return total
+
+
+def moved(images: Tensor, settings: Inversion, generator: torch.Generator) -> Tensor:
+    """Rolled by up to `jitter` of a side, and flipped every other time."""
+    reach = [int(settings.jitter * side) for side in images.shape[-2:]]
+    shifts = [int(torch.randint(-r, r + 1, (), generator=generator)) for r in reach]
+    images = images.roll(shifts, (-2, -1)) if any(shifts) else images
+    if settings.flip and bool(torch.randint(2, (), generator=generator)):
+        images = images.flip(-1)
+    return images
+
+
+def mixed(images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, float]:
+    """Every image with another one, made smaller, in a box of it; which one, and the share of the area it has."""
+    height, width = images.shape[-2:]
+    low, high = BOX
+    part = low + (high - low) * float(torch.rand((), generator=generator))
+    rows, columns = max(1, round(part * height)), max(1, round(part * width))
+    top = int(torch.randint(height - rows + 1, (), generator=generator))
+    left = int(torch.randint(width - columns + 1, (), generator=generator))
+    others = torch.arange(len(images)).roll(int(torch.randint(1, len(images), (), generator=generator)))
+    small = F.interpolate(images[others], (rows, columns), mode="bilinear", antialias=True, align_corners=False)
+    padding = (left, width - columns - left, top, height - rows - top)
+    box = F.pad(torch.ones_like(small[:1, :1]), padding)
+    return images * (1 - box) + F.pad(small, padding), others, rows * columns / (height * width)
+
+
+def total_variation(images: Tensor) -> Tensor:
+    """Mean squared difference of neighbours."""
+    down, right = images.diff(dim=-2), images.diff(dim=-1)
+    return sum((part.square().mean() for part in (down, right) if part.numel()), images.new_zeros(()))
+
+
+@torch.no_grad()
+def _losses(teachers: Sequence[Teacher], pixels: Tensor, labels: Tensor | None, start: float | None) -> Losses:
+    """What images reach as they are: the mean over the networks that tell it."""
+    found = [(teacher, *teacher.divergence(pixels)) for teacher in teachers]
+    statistics = [float(value) for teacher, value, _ in found if teacher.norms]
+    entropy, right = [], []
+    for _, _, scores in found:
+        if labels is not None and scores is not None and scores.shape[1] == teachers[0].classes:
+            entropy.append(float(label_loss(scores, labels).mean()))
+            right.append(float(scores.argmax(1).eq(labels).double().mean()))
+    return Losses(statistics=_mean(statistics), labels=_mean(entropy), right=_mean(right), start=start)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,41 @@
+"""Images side by side in one picture, to look at."""
+
+import io
+import math
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from spikecal.errors import DataError
+
+SIDE = 4096  # pixels of the longest side of a sheet, unless a single image is larger
+GAP = 1  # pixels between two images
+
+
+def draw_sheet(images: Tensor) -> tuple[bytes, int]:
+    """A PNG file of the first images [N, 1 or 3, H, W], as many as fit into a square; and how many that are.
+
+    Floats, whose black and white nobody knows, are stretched: 1 % of the values are cut at either end.
+    """
+    channels, height, width = images.shape[1:]
+    if channels not in (1, 3):
+        raise DataError(f"images of {channels} channels cannot be drawn: a picture has 1 or 3")
+    columns = max(1, min(math.ceil(math.sqrt(len(images) * height / width)), SIDE // (width + GAP)))
+    rows = max(1, min(-(-len(images) // columns), SIDE // (height + GAP)))
+    shown = images[: rows * columns]
+    if shown.is_floating_point():
+        shown = _stretched(shown)
+    sheet = torch.full((3, rows * (height + GAP) - GAP, columns * (width + GAP) - GAP), 255, dtype=torch.uint8)
+    for index, image in enumerate(shown):
+        top, left = index // columns * (height + GAP), index % columns * (width + GAP)
+        sheet[:, top : top + height, left : left + width] = image
+    file = io.BytesIO()
+    Image.fromarray(sheet.permute(1, 2, 0).contiguous().numpy()).save(file, "png")
+    return file.getvalue(), len(shown)
+
+
+def _stretched(images: Tensor) -> Tensor:
+    values = images.flatten().sort().values
+    low, high = values[len(values) // 100], values[-1 - len(values) // 100]
+    return ((images - low) / (high - low).clamp(min=1e-6) * 255).round().clamp(0, 255).to(torch.uint8)
