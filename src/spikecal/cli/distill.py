@@ -59,7 +59,7 @@ def distill(
     from spikecal.distillation.distill import IMAGES
     from spikecal.zoo.models import load_model
 
-    loaded = [load_model(model, weights), *(with_model(entry) for entry in others or [])]
+    loaded = [load_model(model, weights), *(load_model(*name_and_file(entry)) for entry in others or [])]
     started = time.perf_counter()
     with bars(json) as progress:
         made = spikecal.distill(
@@ -92,14 +92,12 @@ def distill(
     )
 
 
-def with_model(entry: str) -> tuple["nn.Module", "Card"]:
-    """The network of `MODEL` or `MODEL=FILE`."""
-    from spikecal.zoo.models import load_model
-
+def name_and_file(entry: str) -> tuple[str, Path | None]:
+    """The two parts of `MODEL` or `MODEL=FILE`."""
     name, equals, file = entry.partition("=")
     if equals and not file:
         raise ConfigError(f"--with {entry} names no file: write {name} or {name}=FILE")
-    return load_model(name, Path(file) if file else None)
+    return name, Path(file) if file else None
 
 
 def distilled_for(

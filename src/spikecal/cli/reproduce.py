@@ -10,6 +10,7 @@ from spikecal.cli.console import bars, duration, show_json, show_table
 from spikecal.errors import ConfigError, SpikecalError
 
 if TYPE_CHECKING:
+    from spikecal.reproduce.sources import Wanted
     from spikecal.reproduce.tables import Sizes, Table
 
 
@@ -47,6 +48,21 @@ def reproduce(
     long_images: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Test images of T≥512 and T≥2048. (default 100)")
     ] = None,
+    others: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with", metavar="MODEL[=FILE]", help="Of fakedata: a further network to distil from; may be repeated."
+        ),
+    ] = None,
+    other: Annotated[
+        str | None, typer.Option(metavar="DATA", help="Of fakedata: the other real images. (default what is there)")
+    ] = None,
+    distilled: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Of fakedata: images to distil. (default 1,024)")
+    ] = None,
+    distill_iterations: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Of fakedata: iterations of distilling.")
+    ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="As the paper: all T, all test images, 5 seeds, 5,000 iterations.")
     ] = False,
@@ -76,6 +92,7 @@ def reproduce(
     from spikecal.reproduce.tables import find
 
     table = find(name)
+    wanted = _wanted(table, others, other, distilled, distill_iterations)
     plan = make_plan(
         table,
         _sizes(full, table, given),
@@ -84,10 +101,11 @@ def reproduce(
         data=data,
         root=data_root,
         T=steps or (table.T if full else table.default_T),
+        wanted=wanted,
     )
     left = pending(plan, output)
     if left and not json:
-        estimate = duration(plan.seconds(left))
+        estimate = duration(plan.seconds(left) + plan.preparing(left))
         typer.echo(f"{len(left)} of {len(plan.cells)} cells to measure, about {estimate}", err=True)
     with bars(json) as progress:
         summary = summarise(plan, run(plan, output, progress))
@@ -112,6 +130,23 @@ def _sizes(full: bool, table: "Table", given: dict[str, int | None]) -> "Sizes":
 
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     return replace(PAPER if full else table.sizes or Sizes(), **changes)
+
+
+def _wanted(
+    table: "Table", others: list[str] | None, other: str | None, images: int | None, iterations: int | None
+) -> "Wanted | None":
+    """What the flags of `fakedata` say; they are refused for tables in which they would mean nothing."""
+    flags = {"--with": others, "--other": other, "--distilled": images, "--distill-iterations": iterations}
+    given = {flag: value for flag, value in flags.items() if value}
+    if not table.sources:
+        if given:
+            raise ConfigError(f"{next(iter(given))} is for the table fakedata, not for {table.name}")
+        return None
+    from spikecal.cli.distill import name_and_file
+    from spikecal.reproduce.sources import Wanted
+
+    numbers = {name: value for name, value in (("images", images), ("iterations", iterations)) if value is not None}
+    return Wanted(partners=tuple(map(name_and_file, others or [])), other=other, **numbers)
 
 
 def _weights(given: list[str], models: list[str]) -> dict[str, Path]:
@@ -140,7 +175,8 @@ def _list(full: bool, given: dict[str, int | None], json: bool) -> None:
             fact["models"] = choose_models(table, [], {})
             if table.kind != "space":  # which counts, in seconds
                 plan = make_plan(table, _sizes(full, table, given), loaded=loaded)
-                fact |= {"cells": len(plan.cells), "seconds": plan.seconds(plan.cells)}
+                seconds = plan.seconds(plan.cells) + plan.preparing(plan.cells)
+                fact |= {"cells": len(plan.cells), "seconds": seconds}
         except SpikecalError as error:
             fact |= {"models": [], "needs": str(error)}
         facts[table.name] = fact

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal, get_args
 
 import torch
@@ -22,18 +22,20 @@ BOX = (0.3, 0.7)  # the side of the box that another image is put into, as a sha
 class Inversion:
     """How images are optimised; weights of the parts of the loss are `statistics`, `labels`, `variation`, `energy`.
 
-    `mix` is the share of iterations in which images are mixed, `jitter` how far they are rolled as a share of a side.
+    `mix` is the share of iterations in which images are mixed, `jitter` how far they are rolled as a share of a side;
+    in the last `settle` of the iterations neither is done, so that what was matched is the images as they are.
     """
 
     iterations: int = 200
     lr: float = 0.1
     statistics: float = 1.0
-    labels: float = 0.1
+    labels: float = 0.01
     variation: float = 0.01
     energy: float = 0.001
     jitter: float = 1 / 16
     flip: bool = True
     mix: float = 0.0
+    settle: float = 0.25
     start: Start = "pink"
 
     def __post_init__(self) -> None:
@@ -46,7 +48,7 @@ class Inversion:
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             if not number or value < 0 or (value == 0 and name == "lr"):
                 raise ConfigError(f"{name} is a {'positive ' if name == 'lr' else ''}number from 0 on, not {value!r}")
-            if name in ("mix", "jitter") and value > 1:
+            if name in ("mix", "jitter", "settle") and value > 1:
                 raise ConfigError(f"{name} is a share from 0 to 1, not {value!r}")
 
 
@@ -104,11 +106,13 @@ def optimise(
     start = _losses(teachers, images * std + mean, labels, None).statistics
     if settings.iterations and any(t.norms or t.classes for t in teachers):
         images.requires_grad_(True)
+        still = replace(settings, mix=0.0, jitter=0.0, flip=False)
         optimiser = torch.optim.Adam([images], lr=settings.lr, betas=BETAS)
         for iteration in range(settings.iterations):
             for group in optimiser.param_groups:
                 group["lr"] = settings.lr * (1 + math.cos(math.pi * iteration / settings.iterations)) / 2
-            loss = _loss(teachers, images, mean, std, labels, settings, generator)
+            settling = iteration >= (1 - settings.settle) * settings.iterations
+            loss = _loss(teachers, images, mean, std, labels, still if settling else settings, generator)
             (images.grad,) = torch.autograd.grad(loss, images)
             optimiser.step()
             if limits is not None:

@@ -48,6 +48,7 @@ class Cell:
     T: int = 0
     seed: int = 0
     images: int = 0  # of the test set
+    source: str = ""  # of the calibration images, where they are not the network's own
 
     def __str__(self) -> str:
         parts = [self.model, self.row or self.kind]
@@ -66,7 +67,8 @@ class Cell:
         if self.kind in ("ann", "accuracy", "detection"):
             facts |= {"test": subject.test_print, "images": self.images, "images_seed": FIXED}
         if self.pipeline is not None and self.T:
-            facts |= {"pipeline": self.pipeline.to_dict(), "T": self.T, "seed": self.seed, "train": subject.train_print}
+            facts |= {"pipeline": self.pipeline.to_dict(), "T": self.T, "seed": self.seed}
+            facts |= {"train": subject.calibration_print(self.source)}
         if self.kind == "time":
             facts |= {"machine": machine()}
         return facts
@@ -111,7 +113,7 @@ def measure(
     test = _test(cell, subject)
     result = convert(
         subject.network,
-        subject.calibration,
+        subject.calibration_of(cell.source),
         T=cell.T,
         pipeline=cell.pipeline,
         seed=cell.seed,

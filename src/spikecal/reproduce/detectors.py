@@ -47,6 +47,9 @@ class DetectorSubject:
     def train_print(self) -> str:
         return _print(self.train)
 
+    def calibration_print(self, source: str) -> str:
+        return self.train_print  # there are no other sources for detectors
+
     @cached_property
     def test_print(self) -> str:
         return _print(self.test)

@@ -5,7 +5,7 @@ import logging
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from spikecal.errors import ConfigError
 from spikecal.files import write_whole
 from spikecal.reproduce.cells import Cell, long_cell, machine, measure, same_for_every_seed
 from spikecal.reproduce.detectors import DetectorSubject, load_detector_subject
+from spikecal.reproduce.sources import Wanted, make_sources
 from spikecal.reproduce.subjects import Subject, available, load_subject
 from spikecal.reproduce.tables import Sizes, Table
 from spikecal.zoo.detectors import DETECTORS
@@ -78,6 +79,12 @@ class Plan:
         """An estimate from one pass of each network."""
         return sum(cell.passes() * self.subjects[cell.model].seconds_a_pass for cell in cells)
 
+    def preparing(self, cells: Sequence[Cell]) -> float:
+        """An estimate of what it takes to make the images of these cells, if none are there yet."""
+        wanted = dict.fromkeys((cell.model, cell.source) for cell in cells if cell.source)
+        subjects = [(self.subjects[model], source) for model, source in wanted]
+        return sum(s.sources[name].passes * s.seconds_a_pass for s, name in subjects if isinstance(s, Subject))
+
 
 def choose_models(table: Table, named: Sequence[str], weights: dict[str, Path]) -> list[str]:
     """The networks named, else those of the table that can be had here."""
@@ -108,11 +115,14 @@ def make_plan(
     root: Path | None = None,
     T: Sequence[int] = (),
     loaded: dict[str, Subject | DetectorSubject] | None = None,
+    wanted: Wanted | None = None,
 ) -> Plan:
     """Load the networks and images, and list the cells: all of one seed before the next, short ones first.
 
-    `loaded` are networks that need not be loaded again; it is added to.
+    `loaded` are networks that need not be loaded again; it is added to. `wanted` is for tables about where calibration
+    images come from; rows whose images cannot be had are left out, and the page says so.
     """
+    data = data or (None if models else table.data)
     weights, loaded = weights or {}, {} if loaded is None else loaded
     chosen = choose_models(table, models, weights)
     if unused := sorted(set(weights) - set(chosen)):
@@ -124,11 +134,27 @@ def make_plan(
             kind = {"images": table.kind != "space", "trained": table.measures}
             loaded[spec] = load_subject(spec, weights.get(spec), data, root, **kind)
     subjects = {spec: loaded[spec] for spec in chosen}
+    if table.sources:
+        table = _with_sources(table, list(subjects.values()), wanted or Wanted(), root)
     plan = Plan(table, sizes, tuple(sorted(set(T))) or table.default_T, subjects, [])
     for subject in subjects.values():
         plan.cells.extend(_cells(plan, subject))
     plan.cells.sort(key=lambda cell: (cell.seed, cell.T))
     return plan
+
+
+def _with_sources(
+    table: Table, subjects: Sequence[Subject | DetectorSubject], wanted: Wanted, root: Path | None
+) -> Table:
+    """Give the networks their sources; the table without the rows and claims for which they are not there."""
+    for subject in subjects:
+        if isinstance(subject, Subject):
+            subject.sources, subject.absent = make_sources(subject, wanted, root)
+    there = set.intersection(*({"", *s.sources} for s in subjects if isinstance(s, Subject)))
+    rows = tuple(row for row in table.rows if row.source in there)
+    labels = {row.label for row in rows}
+    claims = tuple(claim for claim in table.claims if {claim.better, claim.worse} <= labels)
+    return replace(table, rows=rows, claims=claims)
 
 
 def _cells(plan: Plan, subject: Subject | DetectorSubject) -> list[Cell]:
@@ -156,6 +182,7 @@ def _cells(plan: Plan, subject: Subject | DetectorSubject) -> list[Cell]:
                     T=T,
                     seed=seed,
                     images=images if table.measures else 0,
+                    source=row.source,
                 )
                 for seed in range(1 if once else seeds)
             ]
@@ -181,6 +208,9 @@ def run(plan: Plan, folder: Path, progress: Progress | None = None) -> dict[Cell
         if stored is None:
             started = time.perf_counter()
             watched.begin(cell)
+            if isinstance(subject, Subject) and cell.source and cell.source not in subject.made:
+                subject.made[cell.source] = subject.sources[cell.source].make(folder, watched)
+                started = time.perf_counter()  # the images are of all cells
             work = store.work(key) if long_cell(cell, subject) else None
             stored = measure(cell, subject, work, watched)
             seconds = time.perf_counter() - started

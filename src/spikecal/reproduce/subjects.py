@@ -1,10 +1,10 @@
 """What a table is measured on: a network with its calibration and test images, and hashes that tell them apart."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from spikecal.graph.lower import lower
 from spikecal.graph.stages import with_joints
 from spikecal.zoo.detectors import DETECTORS
 from spikecal.zoo.models import EMBEDDED, ZOO, build_model, load_model
+
+if TYPE_CHECKING:
+    from spikecal.reproduce.sources import Source
 
 TIMED = 64  # images of the pass that estimates are made from
 LOOKED_AT = 16  # images of a large set that its hash is made from
@@ -36,6 +39,9 @@ class Subject:
     data: str = ""  # the set's name
     train: Data | None = None
     test: Data | None = None
+    sources: "dict[str, Source]" = field(default_factory=dict)  # of calibration images, beside its own
+    absent: list[str] = field(default_factory=list)  # what is said of sources that are not there
+    made: dict[str, Data] = field(default_factory=dict)  # images of sources
 
     @property
     def bn(self) -> bool:
@@ -43,8 +49,16 @@ class Subject:
 
     @property
     def calibration(self) -> Prepared:
-        assert self.train is not None
-        return Prepared(self.train, self.card)
+        return self.calibration_of("")
+
+    def calibration_of(self, source: str) -> Prepared:
+        """Its own training images, or those of a source that were made."""
+        images = self.made[source] if source else self.train
+        assert images is not None
+        return Prepared(images, self.card)
+
+    def calibration_print(self, source: str) -> str:
+        return self.sources[source].print if source else self.train_print
 
     @cached_property
     def graph(self) -> Graph:
@@ -59,11 +73,11 @@ class Subject:
 
     @cached_property
     def train_print(self) -> str:
-        return _print(self.train)
+        return print_of(self.train)
 
     @cached_property
     def test_print(self) -> str:
-        return _print(self.test)
+        return print_of(self.test)
 
     def example(self, count: int) -> Tensor:
         """Some images as the network takes them; where there are none, noise of the right size."""
@@ -123,7 +137,7 @@ def available(spec: str, weights: Path | None) -> bool:
     return entry is None and spec.partition(":")[0] not in ("torchvision", "timm", "pytorchcv")
 
 
-def _print(data: Data | None) -> str:
+def print_of(data: Data | None) -> str:
     """A hash of labels and images; of images that are read one by one, of some."""
     assert data is not None
     labels = [] if data.labels is None else [data.labels]

@@ -12,7 +12,7 @@ from spikecal.reproduce.cells import FIXED, Cell, machine, same_for_every_seed
 from spikecal.reproduce.detectors import DetectorSubject
 from spikecal.reproduce.run import Plan
 from spikecal.reproduce.subjects import Subject
-from spikecal.reproduce.tables import DETECTION_IMAGES, PAPER, Claim
+from spikecal.reproduce.tables import DETECTION_IMAGES, PAPER, SOURCES, Claim
 
 Found = dict[Cell, dict[str, Any]]
 MEBIBYTE, NUMBER = 2**20, 4  # the paper's MB, and bytes of a float
@@ -44,6 +44,7 @@ def summarise(plan: Plan, found: Found) -> dict[str, Any]:
             "images_seed": FIXED,
             "pipelines": {row.label: plan.sizes.of(row.pipeline, table, 1).to_dict() for row in table.rows},
             **({"machine": machine()} if table.kind == "time" else {}),
+            **({"sources": _sources(plan)} if table.sources else {}),
         },
         "paper": paper_tables()[table.name],
     }
@@ -196,8 +197,21 @@ def differences(plan: Plan) -> list[str]:
     datasets = list({s.data: s for s in plan.subjects.values()}.values())
     for subject in datasets:
         said += _of_data(plan, subject)
+    said += [f"{SOURCES[name]}: {about}." for name, about in _sources(plan).items()]
+    said += list(dict.fromkeys(text for s in plan.subjects.values() if isinstance(s, Subject) for text in s.absent))
     said += _of_size(plan)
     return said
+
+
+def _sources(plan: Plan) -> dict[str, str]:
+    """What the sources of calibration images are; of several networks, what each has."""
+    if not plan.table.sources:
+        return {}
+    found: dict[str, list[str]] = {}
+    for subject in plan.subjects.values():
+        for name, source in (subject.sources if isinstance(subject, Subject) else {}).items():
+            found.setdefault(name, []).append(source.about)
+    return {name: "; ".join(dict.fromkeys(abouts)) for name, abouts in found.items()}
 
 
 def _of_network(
@@ -252,10 +266,11 @@ def _of_size(plan: Plan) -> list[str]:
             f"Weights calibration: {sizes.iterations:,} iterations a layer of {sizes.batch} images"
             f"{few}; the paper has {PAPER.iterations:,}, its code {PAPER.batch} images an iteration."
         )
-    if table.kind == "detection":
-        seen = min(sizes.weights, DETECTION_IMAGES)
+    if table.kind == "detection" or table.sources:
         if own := [T for T in plan.T if f"T={T}" not in paper_tables()[table.name]["columns"]]:
             said.append(f"T={', '.join(map(str, own))}: not in the paper's table.")
+    if table.kind == "detection":
+        seen = min(sizes.weights, DETECTION_IMAGES)
         if seen < DETECTION_IMAGES:
             said.append(f"Calibration: on {seen} images in all its parts; the paper has {DETECTION_IMAGES}.")
     elif learned and not table.own_images and sizes.weights < PAPER.weights:

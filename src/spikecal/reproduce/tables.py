@@ -19,6 +19,7 @@ class Row:
     label: str
     pipeline: Pipeline
     added: bool = False
+    source: str = ""  # of the calibration images, by `sources`; the network's own where there is none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +52,18 @@ class Table:
     quick: tuple[int, ...] = ()  # the T that are measured unless more is asked for
     models: tuple[str, ...] = ("resnet20",)  # without `-nobn`
     own_images: bool = False  # whether the images of its rows are what it is about
+    data: str | None = None  # the set of its own networks, where that on their card is too small
     sizes: "Sizes | None" = None  # how much is run unless something else is asked for
     claims: tuple[Claim, ...] = ()
 
     @property
     def default_T(self) -> tuple[int, ...]:
         return self.quick or self.T
+
+    @property
+    def sources(self) -> bool:
+        """Whether its rows differ in where calibration images come from."""
+        return any(row.source for row in self.rows)
 
     @property
     def measures(self) -> bool:
@@ -165,6 +172,24 @@ METHODS = (
     Row(label="Potential", pipeline=replace(BASELINE, sweeps=((Potential(),),))),
     Row(label="Weights", pipeline=replace(BASELINE, sweeps=((Weights(),),))),
 )
+SOURCES = {
+    "": "Real images",
+    "distilled": "Distilled images",
+    "several": "Distilled from two networks",
+    "other": "Other real images",
+    "noise": "Gaussian noise",
+}
+PAPERS_SOURCES = ("", "distilled")  # calibrated with ACP
+FAKE = tuple(
+    Row(
+        label=f"{label} + {name}",
+        pipeline=pipeline,
+        source=source,
+        added=name != "ACP" or source not in PAPERS_SOURCES,
+    )
+    for name, pipeline in (("LCP", LCP), ("ACP", ACP))
+    for source, label in SOURCES.items()
+)
 PAPER_DETECTORS = ("retinanet-r50", "fasterrcnn-r50")
 SMALL_DETECTORS = (
     "retinanet-r18-quarter", "retinanet-r50-quarter", "fasterrcnn-r18-quarter", "retinanet-r18", "fasterrcnn-r18",
@@ -272,6 +297,26 @@ _ALL = (
         claims=(
             Claim(text="more images help LCP", better="LCP, 256 images", worse="LCP, 32 images"),
             Claim(text="more images help ACP", better="ACP, 1,024 images", worse="ACP, 128 images"),
+        ),
+    ),
+    Table(
+        name="fakedata",
+        title="Calibration without the training data",
+        about="Accuracy after calibration on images from elsewhere: distilled from the network itself or from two, "
+        "real ones of something else, noise.",
+        rows=FAKE,
+        T=(16, 32, 64, 128),
+        quick=(4, 8, 32),
+        data="cifar10",
+        sizes=Sizes(images=2000),
+        claims=tuple(
+            Claim(text=f"{text}, {name}", better=f"{SOURCES[better]} + {name}", worse=f"{SOURCES[worse]} + {name}")
+            for text, better, worse in (
+                ("real images beat distilled ones", "", "distilled"),
+                ("distilled images beat noise", "distilled", "noise"),
+                ("two networks beat one", "several", "distilled"),
+            )
+            for name in ("LCP", "ACP")
         ),
     ),
     Table(
