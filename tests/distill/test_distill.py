@@ -319,8 +319,9 @@ def test_bad_calls_are_one_clear_line(arguments: dict[str, Any], reason: str) ->
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"lr": 0}, "lr is a positive number"),
+        ({"lr": 0}, "lr is a number above 0"),
         ({"mix": 2.0}, "mix is a share"),
+        ({"flip": 1}, "flip is true or false"),
         ({"labels": -1}, "labels is a number from 0 on"),
         ({"variation": float("nan")}, "variation is a number"),
         ({"start": "blue"}, "start is pink or white"),

@@ -90,6 +90,8 @@ def convert(
 
         if keep:
             raise ConfigError("--keep is not for detectors: all but the body stays analog")
+        if data == "distilled":
+            raise ConfigError("images are not distilled from detectors: give --data voc:PATH or --data coco:PATH")
         detect.convert_detector(
             model, output,
             weights=weights, data=data, steps=sorted(set(steps or [32])), pipeline=settings, count=images,

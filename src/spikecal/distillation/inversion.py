@@ -26,28 +26,30 @@ class Inversion:
     in the last `settle` of the iterations neither is done, so that what was matched is the images as they are.
     """
 
-    iterations: int = 200
+    iterations: int = 80
     lr: float = 0.1
     statistics: float = 1.0
     labels: float = 0.01
-    variation: float = 0.01
+    variation: float = 0.1
     energy: float = 0.001
     jitter: float = 1 / 16
     flip: bool = True
     mix: float = 0.0
-    settle: float = 0.25
+    settle: float = 0.5
     start: Start = "pink"
 
     def __post_init__(self) -> None:
         if not isinstance(self.iterations, int) or isinstance(self.iterations, bool) or self.iterations < 1:
             raise ConfigError(f"iterations is a whole number from 1 on, not {self.iterations!r}")
+        if not isinstance(self.flip, bool):
+            raise ConfigError(f"flip is true or false, not {self.flip!r}")
         if self.start not in get_args(Start):
             raise ConfigError(f"start is {' or '.join(get_args(Start))}, not {self.start!r}")
         for name in (field.name for field in fields(self) if field.type is float):
             value = getattr(self, name)
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             if not number or value < 0 or (value == 0 and name == "lr"):
-                raise ConfigError(f"{name} is a {'positive ' if name == 'lr' else ''}number from 0 on, not {value!r}")
+                raise ConfigError(f"{name} is a number {'above 0' if name == 'lr' else 'from 0 on'}, not {value!r}")
             if name in ("mix", "jitter", "settle") and value > 1:
                 raise ConfigError(f"{name} is a share from 0 to 1, not {value!r}")
 

@@ -1,0 +1,80 @@
+"""How good distilled images are against iterations and seconds: what the default number of iterations is chosen by.
+
+    python bench/distill.py [DIR]     into bench/results/distill.json; killed, it goes on after the last finished row
+
+DIR is where CIFAR-10 is (default: where `spikecal datasets` puts it). The embedded ResNet-20 and the one without BN are
+calibrated with LCP for 4 steps on 256 images of each kind, and measured on 1,000 other images of the training set. No
+test image is looked at.
+"""
+
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import spikecal
+from spikecal.data.card import Card
+from spikecal.data.images import shuffled
+from spikecal.data.prepare import prepare
+from spikecal.data.sources import load_data
+from spikecal.distillation.inversion import noise
+from spikecal.files import write_whole
+from spikecal.zoo.models import load_model
+
+RESULT = Path(__file__).parent / "results" / "distill.json"
+CALIBRATION, HELD_OUT, SEEDS, STEPS = 256, 1000, 2, 4
+KINDS = {
+    "resnet20": ("real", "white", "pink", "10", "20", "40", "80", "160"),  # numbers: iterations of distilling
+    "resnet20-nobn": ("real", "white", "pink", "40"),
+}
+
+
+def main(root: Path | None) -> None:
+    data = load_data("cifar10", "train", root)
+    assert isinstance(data.images, Tensor) and data.labels is not None
+    order = shuffled(len(data), 1)
+    held, real = order[:HELD_OUT], data.images[order[HELD_OUT : HELD_OUT + CALIBRATION]]
+    rows: dict[str, Any] = json.loads(RESULT.read_text())["rows"] if RESULT.exists() else {}
+    for name, kinds in KINDS.items():
+        model, card = load_model(name)
+        tested = prepare(data.images[held], card, name)
+        for kind in (kind for kind in kinds if f"{name}, {kind}" not in rows):
+            started, used = time.perf_counter(), time.process_time()
+            images, facts = made(kind, model, card, real)
+            facts |= {"seconds": time.perf_counter() - started, "processor_seconds": time.process_time() - used}
+            rows[f"{name}, {kind}"] = row = {**accuracy(model, images, tested, data.labels[held]), **facts}
+            print(f"{name}, {kind}", row, flush=True)
+            settings = {"images": CALIBRATION, "held_out": HELD_OUT, "T": STEPS, "pipeline": "lcp"}
+            settings |= {"torch": torch.__version__, "threads": torch.get_num_threads()}
+            write_whole(RESULT, json.dumps({**settings, "rows": rows}, indent=1) + "\n")
+
+
+def made(kind: str, model: nn.Module, card: Card, real: Tensor) -> tuple[Tensor, dict[str, Any]]:
+    """Images of a kind as the network takes them, and what is known of them."""
+    if kind == "real":
+        return prepare(real, card, kind), {}
+    if kind in ("white", "pink"):  # noise with the card's mean and deviation, as bytes
+        images = noise((CALIBRATION, 3, 32, 32), kind, torch.Generator().manual_seed(0))  # type: ignore[arg-type]
+        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (card.mean, card.std))
+        return prepare((255 * (images * std + mean)).round().clamp(0, 255).to(torch.uint8), card, kind), {}
+    distilled = spikecal.distill(model, CALIBRATION, card=card, iterations=int(kind))
+    reached = [one.statistics for one in distilled.losses if one.statistics is not None]
+    return distilled.inputs(), {"statistics": statistics.fmean(reached) if reached else None}
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, images: Tensor, tested: Tensor, labels: Tensor) -> dict[str, Any]:
+    right = []
+    for seed in range(SEEDS):
+        snn = spikecal.convert(model, images, T=STEPS, pipeline=spikecal.LCP, seed=seed).snn
+        right.append(float((snn(tested).argmax(1) == labels).double().mean()))
+    return {"accuracy": statistics.fmean(right), "values": right}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
