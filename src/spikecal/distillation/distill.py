@@ -3,6 +3,8 @@
 import hashlib
 import io
 import json
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,6 +31,7 @@ from spikecal.memory import free_memory
 IMAGES = 1024
 BATCH, LEAST = 128, 16  # images that are optimised together: statistics of fewer than the least mean little
 HELD = 2 << 30  # bytes of values that a default batch may keep for its gradient
+PIXEL = 8  # bytes a value of the result needs while it is put together
 WORKING = 2  # times what is kept is what an iteration needs at its height
 FEW_RIGHT = 0.5  # images that should be of a class; below this, something is said
 
@@ -118,6 +121,10 @@ def distill(
     shape = (_channels(teachers[0], channels), *_size(teachers[0].card))
     needed = sum(teacher.probe(shape) for teacher in teachers)
     batch = _batch(batch, needed)
+    if n * math.prod(shape) * PIXEL > free_memory():
+        raise ConfigError(
+            f"{n:,} images of shape {shape} are more than the memory that is free holds: give a smaller n"
+        )
     notes = _notes(teachers)
     parts = _parts(n, batch)
     made = [max(count, min(LEAST, batch)) for count in parts]
@@ -161,6 +168,7 @@ class _Run:
     store: Workdir | None
     progress: Progress
     report: Report | None
+    seconds: float | None = None  # of the batch before
 
     def batches(self, parts: list[int], made: list[int], labels: Tensor | None) -> list[tuple[Tensor, Tensor, Losses]]:
         """Every batch, out of the folder where it is there: images, labels (none: empty) and what it reached."""
@@ -180,11 +188,13 @@ class _Run:
         done = None if self.store is None else self.store.load(key)
         if done is not None:
             return done[0]["images"], done[0]["labels"], Losses(**done[1])
-        self.progress.phase(f"batch {index + 1}/{of}", self.settings.iterations, None)
+        self.progress.phase(f"batch {index + 1}/{of}", self.settings.iterations, self.seconds)
+        started = time.perf_counter()
         pixels, losses = optimise(
             self.teachers, labels, (size, *self.shape), self.settings, _generator(self.seed, index),
             lambda loss: self.progress.advance(f"loss {loss:.4f}"),
         )  # fmt: skip
+        self.seconds = time.perf_counter() - started
         images = _stored(pixels[:count], self.teachers[0].card)
         kept = torch.empty(0, dtype=torch.int64) if labels is None else labels[:count].clone()
         if self.store is not None:

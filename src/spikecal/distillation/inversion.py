@@ -88,6 +88,7 @@ def bounds(teacher: Teacher, like: Tensor) -> tuple[Tensor, Tensor] | None:
     return -mean / std, (1 - mean) / std
 
 
+@torch.enable_grad()
 def optimise(
     teachers: Sequence[Teacher],
     labels: Tensor | None,
