@@ -26,7 +26,7 @@ class Inversion:
     in the last `settle` of the iterations neither is done, so that what was matched is the images as they are.
     """
 
-    iterations: int = 80
+    iterations: int = 40
     lr: float = 0.1
     statistics: float = 1.0
     labels: float = 0.01
