@@ -30,7 +30,7 @@ RESULT = Path(__file__).parent / "results" / "distill.json"
 CALIBRATION, HELD_OUT, SEEDS, STEPS = 256, 1000, 2, 4
 KINDS = {
     "resnet20-nobn": ("real", "white", "pink", "40"),  # numbers: iterations of distilling
-    "resnet20": ("real", "white", "pink", "10", "20", "40", "80", "160"),
+    "resnet20": ("real", "white", "pink", "10", "20", "40", "80"),
 }
 
 

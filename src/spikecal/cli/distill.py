@@ -30,9 +30,7 @@ def distill(
     side: Annotated[
         tuple[int, int] | None, typer.Option("--size", metavar="H W", help="Of the images. (default the model's own)")
     ] = None,
-    iterations: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Of every batch; more is better and slower.")
-    ] = None,
+    iterations: Annotated[int | None, typer.Option(min=1, metavar="N", help="Of every batch. (default 40)")] = None,
     batch: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Images made together. (default 128, fewer if they are large)"),

@@ -61,7 +61,7 @@ def reproduce(
         int | None, typer.Option(min=1, metavar="N", help="Of fakedata: images to distil. (default 1,024)")
     ] = None,
     distill_iterations: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Of fakedata: iterations of distilling.")
+        int | None, typer.Option(min=1, metavar="N", help="Of fakedata: iterations of distilling. (default 40)")
     ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="As the paper: all T, all test images, 5 seeds, 5,000 iterations.")

@@ -296,8 +296,11 @@ def _notes(teachers: Sequence[Teacher]) -> list[str]:
     return notes
 
 
-# bench/results/distill.json, "without BN"
-WITHOUT_BN = "{name} has no BN, or it is folded already: there are no statistics to match, only classes to aim at"
+# the figures: bench/results/distill.json
+WITHOUT_BN = (
+    "{name} has no BN, or it is folded already: there are no statistics to match, only classes to aim at (a ResNet-20 "
+    "without BN was 10 points of accuracy below real images at T=4, one with BN 2)"
+)
 
 
 def _check_whole(name: str, value: Any, least: int) -> None:
