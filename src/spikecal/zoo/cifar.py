@@ -1,6 +1,7 @@
 """CIFAR networks of the paper: residual networks and VGG-16, for 32x32 images, with and without BN."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -83,17 +84,18 @@ class VGG16(nn.Module):
             inputs = outputs
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Linear(inputs, classes)
-        initialise(self)
+        # by its outputs a plain network of this depth starts out so quiet that it never begins to learn
+        initialise(self, "fan_out" if bn else "fan_in")
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(torch.flatten(self.features(x), 1))
 
 
-def initialise(model: nn.Module) -> None:
+def initialise(model: nn.Module, by: Literal["fan_in", "fan_out"] = "fan_out") -> None:
     """Kaiming initialisation of the convolutions, as in the residual-network paper."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            nn.init.kaiming_normal_(module.weight, mode=by, nonlinearity="relu")
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
 
