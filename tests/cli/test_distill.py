@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 import torch
 from cli.calls import Run, fails
 from PIL import Image
+from threads import one_thread  # noqa: F401
 
 import spikecal
 from spikecal.data.card import Card
@@ -41,15 +41,6 @@ def bare():
     return make()[0]
 """
 SMALL = ("-n", "40", "--batch", "10", "--iterations", "30")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As in the process that is killed: the bytes are compared."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)

@@ -113,7 +113,7 @@ def test_saved_and_loaded_in_another_process(made: detection.Conversion, detecto
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     found = torch.load(tmp_path / "found.pt")
     assert all(torch.allclose(found[key].float(), expected[key].float(), atol=1e-4) for key in expected)
-    assert spiking.steps_in(tmp_path / "body.snn") == [4, 8]
+    assert spikecal.inspect(tmp_path / "body.snn")["T"] == [4, 8]
 
 
 def test_a_readout_is_in_the_file(detector: nn.Module, tmp_path: Path) -> None:

@@ -1,23 +1,15 @@
 """What the tests of this folder share: a comparison of the lowered graph with the model at several sizes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from threads import one_thread  # noqa: F401
 from torch import nn
 
 from spikecal.graph.graph import Graph, map_leaves, same_structure
 from spikecal.graph.lower import lower
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tensors here are tiny: waiting for a second thread takes longer than the work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def randomise(model: nn.Module, seed: int = 0) -> None:

@@ -1,13 +1,13 @@
 """A network with BN and one without, and labelled images for them, in the folder of the command."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from threads import one_thread  # noqa: F401
 
 from spikecal.cli.main import main
 
@@ -28,15 +28,6 @@ def plain():
 """
 
 Reproduce = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As in the process that is killed: the bytes are compared."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

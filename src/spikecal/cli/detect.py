@@ -13,7 +13,7 @@ from spikecal.cli.reporting import carried, write_report
 from spikecal.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from torch import nn
 
@@ -136,7 +136,12 @@ def evaluate_detector(
     json: bool,
 ) -> None:
     """mAP of a detector with the bodies in a file, and with its own."""
-    detector, bodies = spiking_detectors(file, model, weights, steps)
+    from spikecal import inspect
+    from spikecal.detection import spiking
+
+    info = inspect(file)
+    detector = detector_of(info, file, model, weights)
+    bodies = {T: spiking.load(file, detector, T) for T in sorted(set(steps or info["T"]))}
     test = boxes(data, "test").sample(images, seed)
     with bars(json) as progress:
         found = precisions(detector, bodies, test, progress)
@@ -166,9 +171,11 @@ def report_detector(
     progress: "Progress | None",
 ) -> "tuple[Measured, Unreadable]":
     """What the page says of the bodies in a file."""
+    from spikecal.detection import spiking
     from spikecal.report.detections import look_at_detector
 
-    detector, bodies = spiking_detectors(file, model, weights, list(source.networks))
+    detector = detector_of(source.first.info, file, model, weights)
+    bodies = {T: spiking.fit(network, detector, str(file)) for T, network in source.networks.items()}
     test = boxes(data, "test").sample(images, seed)
     found = precisions(detector, bodies, test, progress)
     unreadable = _unreadable(found)
@@ -197,18 +204,15 @@ def report_conversion(
     return write_report(path, [(source, look_at_detector(source, made.analog, data, *_apart(found), progress))])
 
 
-def spiking_detectors(
-    file: Path, model: str, weights: Path | None, steps: "Collection[int] | None"
-) -> "tuple[nn.Module, dict[int, nn.Module]]":
-    """The detector by its name, and with the bodies in a file."""
-    from spikecal import inspect
+def detector_of(info: "Mapping[str, Any]", file: Path, model: str, weights: Path | None) -> "nn.Module":
+    """The detector by its name. Its own weights, if no others are given, must be those that the file was made from."""
     from spikecal.detection import spiking
     from spikecal.zoo.detectors import load_detector
 
     detector = load_detector(model, weights)
-    if weights is None and inspect(file).get("detector") not in (None, spiking.rest_print(detector)):
+    if weights is None and info.get("detector") not in (None, spiking.rest_print(detector)):
         raise ConfigError(f"{file} was made from other weights than those that {model} has of its own: give --weights")
-    return detector, {T: spiking.load(file, detector, T) for T in sorted(set(steps or spiking.steps_in(file)))}
+    return detector
 
 
 def precisions(

@@ -21,7 +21,6 @@ from spikecal.detection.precision import Detections, detect
 from spikecal.errors import ConfigError, DataError, FileError
 from spikecal.graph.graph import same_structure
 from spikecal.pipeline import LCP, Pipeline, resolve
-from spikecal.snn.file import inspect
 from spikecal.snn.file import load as load_network
 from spikecal.snn.network import READOUTS, Readout, SpikingNetwork
 
@@ -116,7 +115,12 @@ def load(path: str | Path, detector: nn.Module, T: int | None = None) -> nn.Modu
 
     What is not in the file, pyramid and heads, should be what it was: if it is not, that is logged.
     """
-    network, body = load_network(path, T), body_of(detector)
+    return fit(load_network(path, T), detector, str(path))
+
+
+def fit(network: SpikingNetwork, detector: nn.Module, path: str) -> nn.Module:
+    """The detector with a body that was read from `path`, if that is a body for it."""
+    body = body_of(detector)
     if network.info.get("detector") not in (None, rest_print(detector)):
         log.warning("%s is the body of a detector whose pyramid and heads have other weights than this one's", path)
     home = next((p for p in detector.parameters() if p.is_floating_point()), torch.empty(0))
@@ -140,12 +144,6 @@ def rest_print(detector: nn.Module) -> str:
     inside = f"backbone.{_place(detector)}."
     rest = {key: value for key, value in detector.state_dict().items() if not key.startswith(inside)}
     return fingerprint(rest.values(), list(rest))
-
-
-def steps_in(path: str | Path) -> list[int]:
-    """The T that a file holds bodies for."""
-    steps: list[int] = inspect(path)["T"]
-    return steps
 
 
 def with_body(detector: nn.Module, network: SpikingNetwork) -> nn.Module:
