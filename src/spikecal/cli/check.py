@@ -1,6 +1,5 @@
 """`spikecal check`: what a network would become, or what is in a file, without converting anything."""
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,6 +58,7 @@ def _check_model(
 ) -> None:
     import torch
 
+    from spikecal.clock import fastest
     from spikecal.graph.lower import lower
     from spikecal.graph.stages import partition, with_joints
     from spikecal.pipeline import resolve
@@ -88,12 +88,7 @@ def _check_model(
         raise SpikecalError(f"{model} cannot be converted: {len(refused)} place{plural} refused") from error
 
     stages, shapes = partition(graph), shapes_of(graph, (images,))
-    with torch.no_grad():
-        graph.run(images)
-        started = time.perf_counter()
-        graph.run(images)
-    per_image = (time.perf_counter() - started) / TIMED
-    seconds = per_image * passes(pipeline, T)
+    seconds = fastest(lambda: graph.run(images)) / TIMED * passes(pipeline, T)
     needed = peak_bytes(stages, shapes, T, pipeline)
     table = [_stage_facts(stage, shapes) for stage in stages]
     if json:

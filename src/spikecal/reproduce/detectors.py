@@ -1,17 +1,16 @@
 """The table of detectors: what it is measured on, and one cell of it."""
 
 import statistics
-import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from spikecal.calibration.sweep import Progress
 from spikecal.calibration.workdir import fingerprint
+from spikecal.clock import fastest
 from spikecal.detection.boxes import BoxData
 from spikecal.detection.precision import evaluate
 from spikecal.detection.sources import load_boxes
@@ -59,14 +58,8 @@ class DetectorSubject:
         """Of the backbone for one image, roughly: what estimates are made from."""
         transform: Any = self.network.transform
         backbone: Any = self.network.backbone
-        seconds = []
-        with torch.no_grad():
-            image = transform([self.train.image(0)])[0].tensors
-            for _ in range(3):
-                started = time.perf_counter()
-                backbone(image)
-                seconds.append(time.perf_counter() - started)
-        return min(seconds)
+        image = transform([self.train.image(0)])[0].tensors
+        return fastest(lambda: backbone(image))
 
 
 def load_detector_subject(spec: str, weights: Path | None, data: str | None) -> DetectorSubject:
