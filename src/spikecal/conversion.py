@@ -98,8 +98,8 @@ def read_timings(path: str | Path) -> dict[str, float]:
 
 
 def seconds_alone(phases: Mapping[str, float]) -> dict[int, float]:
-    """What a conversion for each T alone takes: lowering, thresholds and that T. `phases` as in `Result.seconds`."""
-    before = phases.get("lower", 0.0) + phases.get("thresholds", 0.0)
+    """What a conversion for each T alone takes, with all that comes before it. `phases` as in `Result.seconds`."""
+    before = sum(phases.get(name, 0.0) for name in ("distilling", "lower", "thresholds"))
     steps = {name[2:]: value for name, value in phases.items() if name.startswith("T=")}
     return {int(T): before + value for T, value in steps.items() if T.isascii() and T.isdigit() and len(T) < 9}
 

@@ -16,10 +16,11 @@ from spikecal.data.card import Card
 from spikecal.data.demo import load_demo
 from spikecal.data.prepare import prepare
 from spikecal.data.sources import load_data
-from spikecal.distillation.distill import _batch, _parts
-from spikecal.distillation.inversion import bounds, mixed, moved, noise, total_variation
+from spikecal.distillation.distill import _batch, _labels, _parts
+from spikecal.distillation.inversion import _loss, bounds, mixed, moved, noise, total_variation
 from spikecal.distillation.sheet import draw_sheet
 from spikecal.distillation.teacher import Teacher, divergence
+from spikecal.memory import free_memory
 from spikecal.zoo.models import load_model
 
 CARD = Card(name="small", size=(12, 12), mean=(0.5, 0.4, 0.3), std=(0.25, 0.2, 0.3))
@@ -115,6 +116,57 @@ def test_priors_and_augmentation() -> None:
         assert float((image - i).abs().lt(1e-4).double().mean()) == pytest.approx(1 - share)
 
 
+ALONE = {"statistics": 0.0, "labels": 0.0, "variation": 0.0, "energy": 0.0, "jitter": 0.0, "flip": False}
+
+
+def loss_of(teachers: list[Teacher], images: Tensor, targets: Tensor | None = None, **settings: Any) -> float:
+    """The loss with these settings and nothing else in it."""
+    mean, std, generator = torch.zeros(3, 1, 1), torch.ones(3, 1, 1), torch.Generator().manual_seed(5)
+    return float(_loss(teachers, images, mean, std, targets, Inversion(**{**ALONE, **settings}), generator))
+
+
+def probed(*models: nn.Module) -> list[Teacher]:
+    teachers = [Teacher("small", model, Card(name="small", size=(12, 12))) for model in models]
+    for teacher in teachers:
+        teacher.probe((3, 12, 12))
+    return teachers
+
+
+def test_every_part_is_in_the_loss() -> None:
+    torch.manual_seed(0)
+    images, labels, (teacher,) = torch.randn(8, 3, 12, 12), torch.arange(8) % 5, probed(residual())
+    statistics, logits = teacher.divergence(images)
+    assert logits is not None
+    assert loss_of([teacher], images, variation=2.0) == pytest.approx(2 * float(total_variation(images)))
+    assert loss_of([teacher], images, energy=3.0) == pytest.approx(3 * float(images.square().mean()))
+    assert loss_of([teacher], images, statistics=2.0) == pytest.approx(2 * float(statistics))
+    wanted = float(nn.functional.cross_entropy(logits, labels))
+    assert loss_of([teacher], images, labels, labels=4.0) == pytest.approx(4 * wanted)
+
+
+def test_the_network_sees_images_that_are_moved_and_mixed() -> None:
+    torch.manual_seed(0)
+    images, labels, (teacher,) = torch.randn(8, 3, 12, 12), torch.arange(8) % 5, probed(residual())
+    settings: dict[str, Any] = {"statistics": 1.0, "labels": 1.0, "jitter": 0.5, "flip": True, "mix": 1.0}
+    generator = torch.Generator().manual_seed(5)
+    torch.rand((), generator=generator)  # whether to mix
+    seen, others, share = mixed(images, generator)
+    statistics, logits = teacher.divergence(moved(seen, Inversion(**{**ALONE, **settings}), generator))
+    assert logits is not None and 0 < share < 1
+    entropy = [float(nn.functional.cross_entropy(logits, of)) for of in (labels, labels[others])]
+    expected = float(statistics) + (1 - share) * entropy[0] + share * entropy[1]
+    assert loss_of([teacher], images, labels, **settings) == pytest.approx(expected, rel=1e-5)
+    assert expected != pytest.approx(float(teacher.divergence(images)[0]) + entropy[0], rel=1e-3)
+
+
+def test_a_network_that_has_nothing_to_say_does_not_weaken_the_others() -> None:
+    torch.manual_seed(0)
+    images, plain = torch.randn(8, 3, 12, 12), residual(1)
+    plain.bn = nn.Identity()  # type: ignore[assignment]
+    teachers = probed(residual(), plain)
+    assert loss_of(teachers, images, statistics=1.0) == pytest.approx(loss_of(teachers[:1], images, statistics=1.0))
+
+
 def test_pink_noise_has_the_spectrum_of_photographs() -> None:
     power = {}
     for start in ("pink", "white"):
@@ -145,6 +197,9 @@ def test_classes_are_spread() -> None:
     made = spikecal.distill(residual(), 40, card=CARD, inversion=FEW, batch=20)
     assert made.labels is not None and made.labels.bincount().tolist() == [8] * 5
     assert made.labels.tolist() != sorted(made.labels.tolist())
+    few = [_labels(16, 1000, seed) for seed in (0, 1)]  # of more classes than images, some by chance
+    assert all(of is not None and len(of.unique()) == 16 and int(of.max()) > 200 for of in few)
+    assert few[0] is not None and few[1] is not None and few[0].tolist() != few[1].tolist()
 
 
 def test_the_model_is_left_as_it_is() -> None:
@@ -161,15 +216,18 @@ def test_batches_are_even_and_bounded() -> None:
     assert _parts(1024, 128) == [128] * 8
     assert _parts(100, 128) == [100]
     assert _parts(10, 4) == [4, 3, 3]
-    assert _batch(None, 1000) == 128
-    assert _batch(None, 2**25) == 64  # two gigabytes for the gradient
-    with pytest.raises(ConfigError, match="images at a time need about .* GB, and .* are free: give a smaller batch"):
-        _batch(None, 2**45)
+    assert _batch(None, 1000, 2**40) == 128
+    assert _batch(None, 2**25, 2**40) == 64  # two gigabytes for the gradient
+    with pytest.raises(ConfigError, match="images at a time need about .* GB, and there are .* GB: give more memory"):
+        _batch(None, 2**30, 2**33)
 
 
 def test_a_single_image_is_one_of_several() -> None:
     """Statistics of one image mean little: more are made, and one is kept."""
-    one = spikecal.distill(residual(), 1, card=CARD, inversion=FEW)
+    model, seen = residual(), []
+    model.stem.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
+    one = spikecal.distill(model, 1, card=CARD, inversion=FEW)
+    assert seen[-1] == 16
     assert one.images.shape == (1, 3, 12, 12) and one.labels is not None and one.labels.shape == (1,)
 
 
@@ -184,6 +242,49 @@ def test_frozen_and_half_precision_norms_count() -> None:
     assert made[0].losses[0].statistics == pytest.approx(made[1].losses[0].statistics, rel=0.02)
     half = spikecal.distill(residual().half(), 16, card=CARD, inversion=FEW)
     assert half.losses[0].statistics is not None
+
+
+class Calls(nn.Module):
+    """`residual`, whose BN is called in a way of its own."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.body, self.how, self.bn = residual(), how, nn.BatchNorm2d(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "named":
+            x = self.bn(input=x)
+        elif self.how == "functional":
+            x = nn.functional.batch_norm(x, self.bn.running_mean, self.bn.running_var)
+        elif self.how == "cut":
+            x = x.detach()
+        answer: Tensor = self.body(x)
+        return answer
+
+
+def test_norms_count_if_they_are_called() -> None:
+    card = Card(name="small", size=(12, 12))
+    counts = {how: len(_probe(Calls(how), card).norms) for how in ("named", "functional", "unused")}
+    assert counts == {"named": 2, "functional": 1, "unused": 1}
+    lonely = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    lonely.forgotten = nn.BatchNorm2d(4)
+    lonely.forward = lambda x: nn.Sequential.forward(nn.Sequential(*list(lonely)[:4]), x)  # type: ignore[method-assign]
+    made = spikecal.distill(lonely, 16, 8, inversion=FEW)
+    assert made.losses[0].statistics is None and any("not called as a module" in note for note in made.notes)
+    with pytest.raises(ConfigError, match="cuts gradients off"):
+        spikecal.distill(Calls("cut"), 16, card=card, inversion=FEW)
+
+
+def _probe(model: nn.Module, card: Card) -> Teacher:
+    teacher = Teacher("calls", model, card)
+    teacher.probe((3, 12, 12))
+    return teacher
+
+
+def test_networks_of_another_precision_see_the_same_images() -> None:
+    made = [spikecal.distill([residual(), other], 16, card=[CARD, CARD], inversion=FEW)
+            for other in (residual(1), residual(1).double())]  # fmt: skip
+    assert torch.equal(made[0].images, made[1].images)
 
 
 def test_several_networks_are_all_matched() -> None:
@@ -215,7 +316,7 @@ def test_without_bn_classes_are_aimed_at_and_a_note_says_so() -> None:
     made = spikecal.distill(dyadic(), 24, (8, 8), inversion=Inversion(iterations=60, lr=0.3, labels=1.0))
     assert made.losses[0].statistics is None and made.losses[0].right is not None
     assert made.losses[0].right > 0.6  # of four classes
-    assert any("has no BN, or it is folded already" in note for note in made.notes)
+    assert any("has no BN, it is folded already" in note for note in made.notes)
     assert made.images.dtype == torch.float32 and made.images.shape == (24, 2, 8, 8)
     assert any("in its own units" in note for note in made.notes)
     assert torch.equal(made.inputs(), made.images)
@@ -261,11 +362,22 @@ def test_files(tmp_path: Path) -> None:
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
     data = load_data(f"npz:{tmp_path / 'a.npz'}", "train")
     assert isinstance(data.images, Tensor) and torch.equal(data.images, made.images)
-    assert made.labels is not None and data.labels is not None and torch.equal(data.labels, made.labels)
+    assert data.distilled and data.labels is None  # the classes aimed at are no truth to test on
+    with np.load(tmp_path / "a.npz") as arrays:
+        assert made.labels is not None and arrays["targets"].tolist() == made.labels.tolist()
+        assert '"distilled from": ["small"]' in str(arrays["facts"])
     assert made.sheet(tmp_path / "sheet.png") == 20
     with Image.open(tmp_path / "sheet.png") as sheet:
         pixels = torch.from_numpy(np.asarray(sheet).copy())
-    assert torch.equal(pixels[:12, 13:25].permute(2, 0, 1), made.images[1])
+    assert torch.equal(pixels[:96:8, 97:193:8].permute(2, 0, 1), made.images[1])  # eight times as large
+
+
+def test_images_of_any_number_of_channels_are_read_again(tmp_path: Path) -> None:
+    model = dyadic()  # of two channels
+    made = spikecal.distill(model, 16, (8, 8), inversion=FEW)
+    made.save(tmp_path / "two.npz")
+    data = load_data(f"npz:{tmp_path / 'two.npz'}", "train")
+    assert isinstance(data.images, Tensor) and torch.equal(data.images, made.images)
 
 
 def test_sheets_of_large_grey_and_float_images() -> None:
@@ -292,14 +404,24 @@ class Bad(nn.Module):
         ({"model": [residual(), 3]}, "torch.nn.Modules with Python code"),
         ({"n": 0}, "n is a whole number from 1 on, not 0"),
         ({"n": 2.5}, "n is a whole number"),
-        ({"n": 10**12}, "1,000,000,000,000 images of shape (3, 12, 12) are more than the memory"),
+        ({"n": 10**12}, "1,000,000,000,000 images of shape (3, 12, 12) are more than"),
         ({"seed": -1}, "seed is a whole number from 0 on"),
         ({"batch": 0}, "batch is a whole number from 1 on"),
-        ({"size": None, "card": None}, "does not say how large its images are: give size"),
+        ({"size": None, "card": None}, "does not say how large its images are: give their size"),
         ({"size": (1, 2, 3)}, "size is a side, or height and width"),
         ({"size": 0}, "size is a side"),
         ({"size": 1}, "does not take images of shape"),
         ({"card": [CARD, CARD]}, "1 networks and 2 cards"),
+        ({"card": "resnet20"}, "card is a Card"),
+        ({"inversion": {}}, "inversion is a spikecal.Inversion"),
+        ({"channels": 1}, "channels is 1, and the card of small says 3"),
+        ({"size": (10**6, 10**6)}, "hold: give a smaller n"),
+        ({"n": 1, "size": (free_memory() // 200_000, 1000)}, "need more memory than is free: give a smaller size"),
+        ({"memory": 10**6}, "images at a time need about"),
+        (
+            {"model": [residual(), residual()], "card": [CARD, Card(name="bare", size=(12, 12))]},
+            "bare does not say how",
+        ),
         ({"iterations": 0}, "iterations is a whole number from 1 on"),
         ({"model": nn.Linear(4, 2), "card": None, "size": 4}, "give channels"),
         ({"channels": 4, "card": None, "size": 12}, "does not take images of shape (4, 12, 12)"),

@@ -50,20 +50,20 @@ def _check_file(path: Path, json: bool) -> None:
         (name, *(f"{sets[name].get(kind, 0):,}" for kind in kinds), f"{sum(sets[name].values()):,}") for name in order
     ]
     show_table(f"{path}: bytes", ("parameter set", *(f">{kind}" for kind in kinds), ">all"), rows)
+    if found.get("calibration") == "distilled":
+        typer.echo("calibrated on images distilled from the network")
     typer.echo(f"T = {', '.join(map(str, found['T']))}; {found['nodes']} operations; {size(found['bytes'])} in all")
 
 
 def _check_model(
     model: str, input_size: tuple[int, int] | None, keep: tuple[str, ...], T: int, name: str, json: bool
 ) -> None:
-    import torch
-
     from spikecal.clock import fastest
     from spikecal.graph.lower import lower
     from spikecal.graph.stages import partition, with_joints
     from spikecal.pipeline import resolve
     from spikecal.snn.execute import shapes_of
-    from spikecal.zoo.models import build_model
+    from spikecal.zoo.models import build_model, random_images
 
     pipeline = resolve(name)
     network, card = build_model(model)
@@ -72,10 +72,7 @@ def _check_model(
     height, width = input_size or card.size or (0, 0)
     if min(height, width) < 1:
         raise ConfigError(f"{model} does not say its input size: give --size H W")
-    generator = torch.Generator().manual_seed(0)
-    # Without a card the first layer that says how many channels it takes decides.
-    first: Any = next((m.in_channels for m in network.modules() if hasattr(m, "in_channels")), 3)
-    images = torch.randn((TIMED, card.channels or first, height, width), generator=generator)
+    images = random_images(network, card, TIMED, (height, width))
     try:
         graph = with_joints(lower(network, (images[:2],), keep))
     except ConversionError as error:

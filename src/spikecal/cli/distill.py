@@ -40,7 +40,7 @@ def distill(
         Path | None, typer.Option(metavar="DIR", help="Keep finished batches here: killed, the same command goes on.")
     ] = None,
     sheet: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The picture of all images. (default beside the output, .png)")
+        Path | None, typer.Option(metavar="FILE", help="The picture of the images. (default beside the output, .png)")
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -99,11 +99,27 @@ def name_and_file(entry: str) -> tuple[str, Path | None]:
 
 
 def distilled_for(
-    network: "nn.Module", card: "Card", count: int, seed: int, workdir: Path | None, json: bool
+    model: str,
+    network: "nn.Module",
+    card: "Card",
+    count: int,
+    keep: tuple[str, ...],
+    seed: int,
+    workdir: Path | None,
+    memory: int | None,
+    json: bool,
 ) -> "Distilled":
     """What `--data distilled` means: images of the default kind out of the network that is to be converted."""
     import spikecal
+    from spikecal.graph.lower import lower
+    from spikecal.zoo.models import random_images
 
+    if card.size is None:
+        raise ConfigError(
+            f"{model} does not say how large its images are: `spikecal distill {model} --size H W -o images.npz`, and "
+            "then --data npz:images.npz"
+        )
+    lower(network, (random_images(network, card, 2, card.size),), keep)  # what cannot be converted is told before
     with bars(json) as progress:
         return spikecal.distill(
             network,
@@ -111,6 +127,7 @@ def distilled_for(
             card=card,
             seed=seed,
             workdir=None if workdir is None else workdir / FOLDER,
+            memory=memory,
             progress=progress,
             report=None if json or progress is not None else say_batch,
         )
@@ -140,4 +157,4 @@ def show_batches(made: "Distilled") -> None:
 def _refuse_detectors(models: list[str]) -> None:
     for model in models:
         if options.is_detection(model, None):
-            raise ConfigError(f"{model} is a detector, and images are distilled from classifiers: give its backbone")
+            raise ConfigError(f"{model} is a detector, and images are distilled from classifiers only")

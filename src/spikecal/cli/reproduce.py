@@ -31,7 +31,8 @@ def reproduce(
         typer.Option("-T", min=1, metavar="N", help="Time steps; may be repeated. (default the table's)"),
     ] = None,
     images: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Test images, always the same ones. (default 1,000)")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Test images, always the same. (default 1,000; fakedata 2,000)"),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Calibration samples to average over. (default 3)")

@@ -18,7 +18,7 @@ from spikecal.memory import free_memory
 
 
 def load_npz(spec: str, path: Path, split: str) -> Data:
-    """Keys `x_train` and `y_train` (or `_test`), `images` and `labels`, or `x` and `y`."""
+    """Keys `x_train` and `y_train` (or `_test`), `images` and `labels`, or `x` and `y`; or what `distill` wrote."""
     names = ((f"x_{split}", f"y_{split}"), ("images", "labels"), ("x", "y"))
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
@@ -28,11 +28,12 @@ def load_npz(spec: str, path: Path, split: str) -> Data:
             if pair is None:
                 raise DataError(f"{spec}: {path} has no array {_either(n for n, _ in names)}, only {list(arrays)}")
             images, labels = _member(spec, arrays, pair[0]), _member(spec, arrays, pair[1])
+            distilled = "targets" in arrays or "facts" in arrays
     except (OSError, ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         damaged = path.is_file() and not zipfile.is_zipfile(path)
         reason = "it is not an npz file" if damaged else first_line(error)
         raise DataError(f"{spec}: {path} cannot be read: {reason}") from error
-    return from_arrays(spec, images, labels)
+    return from_arrays(spec, images, labels, distilled)
 
 
 def _member(spec: str, arrays: np.lib.npyio.NpzFile, name: str) -> np.ndarray | None:
@@ -56,7 +57,7 @@ def _member(spec: str, arrays: np.lib.npyio.NpzFile, name: str) -> np.ndarray | 
     return arrays[name]
 
 
-def from_arrays(name: str, images: Any, labels: Any) -> Data:
+def from_arrays(name: str, images: Any, labels: Any, distilled: bool = False) -> Data:
     """Arrays [N, C, H, W] (this wins where both fit), [N, H, W, C] or [N, H, W], of uint8 or of float."""
     pixels = _tensor(name, "images", images)
     if pixels.ndim == 3:
@@ -65,7 +66,7 @@ def from_arrays(name: str, images: Any, labels: Any) -> Data:
         raise DataError(
             f"{name}: images of shape {tuple(pixels.shape)} are not [N, C, H, W], [N, H, W, C] or [N, H, W]"
         )
-    first, last = pixels.shape[1] in (1, 3), pixels.shape[3] in (1, 3)
+    first, last = distilled or pixels.shape[1] in (1, 3), pixels.shape[3] in (1, 3)
     if not first and last:
         pixels = pixels.permute(0, 3, 1, 2)
     elif not first:
@@ -76,7 +77,7 @@ def from_arrays(name: str, images: Any, labels: Any) -> Data:
         pixels = pixels.float()
         if not pixels.isfinite().all():
             raise DataError(f"{name}: images hold values that are not finite")
-    return Data(name=name, images=pixels, labels=from_labels(name, labels))
+    return Data(name=name, images=pixels, labels=from_labels(name, labels), distilled=distilled)
 
 
 def from_labels(name: str, values: Any) -> Tensor | None:

@@ -45,12 +45,16 @@ class FileImages(Images, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Images as they are stored, before any normalisation; `labels` [N] where known."""
+    """Images as they are stored, before any normalisation; `labels` [N] where known.
+
+    `distilled`: made from a network, to calibrate with; nothing can be tested on them.
+    """
 
     name: str
     images: Images
     labels: Tensor | None = None
     classes: tuple[str, ...] = ()
+    distilled: bool = False
 
     def __post_init__(self) -> None:
         if len(self.images) == 0:

@@ -50,6 +50,8 @@ class Distilled:
     notes: tuple[str, ...]
     settings: Inversion
     seed: int
+    batch: int  # images that were optimised together, at most
+    networks: tuple[str, ...]  # by name, the one they are for first
 
     def inputs(self) -> Tensor:
         """The images as `convert` and the network take them: normalised."""
@@ -57,7 +59,7 @@ class Distilled:
 
     def data(self) -> Data:
         """The images as a set among others."""
-        return Data(name="distilled", images=self.images, labels=self.labels, classes=self.card.classes)
+        return Data(name="distilled", images=self.images, distilled=True)
 
     def facts(self) -> dict[str, Any]:
         """What is known of them, as plain values."""
@@ -65,17 +67,23 @@ class Distilled:
             "images": len(self.images),
             "shape": list(self.images.shape[1:]),
             "type": str(self.images.dtype).removeprefix("torch."),
+            "distilled from": list(self.networks),
+            "spikecal": __version__,
             "seed": self.seed,
+            "batch": self.batch,
             "settings": asdict(self.settings),
             "losses": [asdict(losses) for losses in self.losses],
             "notes": list(self.notes),
         }
 
     def save(self, path: str | Path) -> None:
-        """An npz file with `images`, `labels` and, as JSON, `facts`, which `npz:PATH` reads."""
+        """An npz file with `images`, which `npz:PATH` reads, `targets`, the classes aimed at, and, as JSON, `facts`.
+
+        `targets` is not `labels`: how many of them a network gets right says nothing about its accuracy.
+        """
         arrays = {"images": self.images.numpy(), "facts": np.array(json.dumps(self.facts(), sort_keys=True))}
         if self.labels is not None:
-            arrays["labels"] = self.labels.numpy()
+            arrays["targets"] = self.labels.numpy()
         packed = io.BytesIO()
         np.savez_compressed(packed, allow_pickle=False, **arrays)
         write_whole(Path(path), packed.getvalue())
@@ -103,28 +111,25 @@ def distill(
     batch: int | None = None,
     seed: int = 0,
     workdir: str | Path | None = None,
+    memory: int | None = None,
     progress: Progress | None = None,
     report: Report | None = None,
 ) -> Distilled:
     """`n` images on which the statistics entering every BN of `model`, or of several, are those of its training data.
 
     `size`: of the images, by default that of `card`, which also says how the network wants pixels; of several networks,
-    one each. `batch`: images optimised together. `workdir`: where a killed run goes on from. `report` is called for
-    each finished batch.
+    one each. `batch`: images optimised together. `workdir`: where a killed run goes on from. `memory`: bytes to use, by
+    default what is free. `report` is called for each finished batch.
     """
-    settings = inversion or Inversion()
-    if iterations is not None:
-        settings = replace(settings, iterations=iterations)
+    settings = _settings(inversion, iterations)
     _check_whole("n", n, 1)
     _check_whole("seed", seed, 0)
     teachers = _teachers(model, card, size)
     shape = (_channels(teachers[0], channels), *_size(teachers[0].card))
-    needed = sum(teacher.probe(shape) for teacher in teachers)
-    batch = _batch(batch, needed)
-    if n * math.prod(shape) * PIXEL > free_memory():
-        raise ConfigError(
-            f"{n:,} images of shape {shape} are more than the memory that is free holds: give a smaller n"
-        )
+    room = free_memory() if memory is None else min(memory, free_memory())
+    if n * math.prod(shape) * PIXEL > room:
+        raise ConfigError(f"{n:,} images of shape {shape} are more than {_gigabytes(room)} hold: give a smaller n")
+    batch = _batch(batch, sum(teacher.probe(shape) for teacher in teachers), room)
     notes = _notes(teachers)
     parts = _parts(n, batch)
     made = [max(count, min(LEAST, batch)) for count in parts]
@@ -145,7 +150,7 @@ def distill(
     images, kept, losses = (torch.cat([b[0] for b in found]), [b[1] for b in found], [b[2] for b in found])
     right = [one.right for one in losses if one.right is not None]
     if right and (share := sum(right) / len(right)) < FEW_RIGHT:
-        notes.append(f"only {100 * share:.0f} % of the images are to the networks what they should be: more iterations")
+        notes.append(f"only {100 * share:.0f} % of the images are of the class aimed at: more iterations may help")
     return Distilled(
         images=images,
         labels=None if labels is None else torch.cat(kept),
@@ -154,7 +159,16 @@ def distill(
         notes=tuple(notes),
         settings=settings,
         seed=seed,
+        batch=batch,
+        networks=tuple(teacher.name for teacher in teachers),
     )
+
+
+def _settings(inversion: Inversion | None, iterations: int | None) -> Inversion:
+    if not isinstance(inversion, Inversion | None):
+        raise ConfigError(f"inversion is a spikecal.Inversion, not {type(inversion)}")
+    settings = inversion or Inversion()
+    return settings if iterations is None else replace(settings, iterations=iterations)
 
 
 @dataclass
@@ -209,7 +223,19 @@ def _teachers(model: nn.Module | Sequence[nn.Module], card: Card | Sequence[Card
     for one in models:
         if not isinstance(one, nn.Module) or isinstance(one, torch.jit.ScriptModule):
             raise ConfigError(f"images are distilled from torch.nn.Modules with Python code, not from {type(one)}")
+    cards = _cards(models, card, size)
+    # an image that was made here is seen whole by all of them
+    teachers = [Teacher(c.name, m, replace(c, crop=1.0)) for m, c in zip(models, cards, strict=True)]
+    for teacher in teachers[1:]:
+        teacher.to(teachers[0])
+    return teachers
+
+
+def _cards(models: Sequence[nn.Module], card: Card | Sequence[Card] | None, size: Any) -> list[Card]:
+    """One a network, the first one's with the size that is asked for."""
     cards = [card] if isinstance(card, Card) else list(card or [])
+    if not all(isinstance(one, Card) for one in cards):
+        raise ConfigError(f"card is a Card, or one for each network, not {card!r}")
     if cards and len(cards) != len(models):
         raise ConfigError(f"there are {len(models)} networks and {len(cards)} cards: give one each")
     cards = cards or [Card(name=type(one).__name__) for one in models]
@@ -218,19 +244,23 @@ def _teachers(model: nn.Module | Sequence[nn.Module], card: Card | Sequence[Card
         if len(sides) != 2 or not all(isinstance(s, int) and not isinstance(s, bool) and s > 0 for s in sides):
             raise ConfigError(f"size is a side, or height and width, in pixels, not {size!r}")
         cards[0] = replace(cards[0], size=sides)
-    # an image that was made here is seen whole by all of them
-    return [Teacher(c.name, m, replace(c, crop=1.0)) for m, c in zip(models, cards, strict=True)]
+    if len({one.mean is None for one in cards}) > 1:
+        silent, other = (next(one for one in cards if (one.mean is None) == is_) for is_ in (True, False))
+        raise ConfigError(f"{silent.name} does not say how it takes pixels, and {other.name} does: give cards")
+    return cards
 
 
 def _size(card: Card) -> tuple[int, int]:
     if card.size is None:
-        raise ConfigError(f"{card.name} does not say how large its images are: give size, as in size=(224, 224)")
+        raise ConfigError(f"{card.name} does not say how large its images are: give their size, a height and a width")
     return card.size
 
 
 def _channels(teacher: Teacher, given: int | None) -> int:
     if given is not None:
         _check_whole("channels", given, 1)
+        if teacher.card.channels not in (None, given):
+            raise ConfigError(f"channels is {given}, and the card of {teacher.name} says {teacher.card.channels}")
     first = next((m.in_channels for m in teacher.network.modules() if isinstance(m, nn.Conv2d)), None)
     found = given or teacher.card.channels or first
     if found is None:
@@ -238,18 +268,22 @@ def _channels(teacher: Teacher, given: int | None) -> int:
     return found
 
 
-def _batch(asked: int | None, bytes_an_image: int) -> int:
+def _batch(asked: int | None, bytes_an_image: int, room: int) -> int:
     """How many images are optimised together; the same on every machine, unless there is no room for it."""
     if asked is not None:
         _check_whole("batch", asked, 1)
     batch = asked or max(LEAST, min(BATCH, HELD // bytes_an_image))
-    needed, free = batch * bytes_an_image * WORKING, free_memory()
-    if needed > free:
+    needed = batch * bytes_an_image * WORKING
+    if needed > room:
         raise ConfigError(
-            f"{batch} images at a time need about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free: "
-            f"give a smaller batch or size"
+            f"{batch} images at a time need about {_gigabytes(needed)}, and there are {_gigabytes(room)}: "
+            f"give more memory, a smaller batch or a smaller size"
         )
     return batch
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.2g} GB"
 
 
 def _parts(n: int, batch: int) -> list[int]:
@@ -259,10 +293,13 @@ def _parts(n: int, batch: int) -> list[int]:
 
 
 def _labels(count: int, classes: int | None, seed: int) -> Tensor | None:
-    """Every class equally often, in an order of chance."""
+    """Every class equally often, in an order of chance; of more classes than images, some by chance."""
     if classes is None:
         return None
-    return (torch.arange(count) % classes)[torch.randperm(count, generator=_generator(seed, -1))]
+    generator = _generator(seed, -1)
+    if count < classes:
+        return torch.randperm(classes, generator=generator)[:count]
+    return (torch.arange(count) % classes)[torch.randperm(count, generator=generator)]
 
 
 def _generator(seed: int, index: int) -> torch.Generator:
@@ -298,8 +335,8 @@ def _notes(teachers: Sequence[Teacher]) -> list[str]:
 
 # the figures: bench/results/distill.json
 WITHOUT_BN = (
-    "{name} has no BN, or it is folded already: there are no statistics to match, only classes to aim at (a ResNet-20 "
-    "without BN was 10 points of accuracy below real images at T=4, one with BN 2)"
+    "{name} has no BN, it is folded already, or it is not called as a module: there are no statistics to match, only "
+    "classes to aim at (a ResNet-20 without BN was 10 points of accuracy below real images at T=4, one with BN 2)"
 )
 
 

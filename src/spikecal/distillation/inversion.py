@@ -139,15 +139,18 @@ def _loss(
         seen, others, share = mixed(images, generator)
     seen = moved(seen, settings, generator)
     total = settings.variation * total_variation(images) + settings.energy * images.square().mean()
+    with_norms = sum(bool(teacher.norms) for teacher in teachers)
+    with_classes = sum(teacher.classes == teachers[0].classes for teacher in teachers)
     for teacher in teachers:
         statistics, logits = teacher.divergence(seen * std + mean)
-        total = total + settings.statistics * statistics / len(teachers)
-        if labels is None or logits is None or logits.shape[1] != teachers[0].classes:
+        if teacher.norms:
+            total = total + settings.statistics * statistics / with_norms
+        if labels is None or logits is None or teacher.classes != teachers[0].classes:
             continue
         entropy = label_loss(logits, labels).mean()
         if others is not None:
             entropy = (1 - share) * entropy + share * label_loss(logits, labels[others]).mean()
-        total = total + settings.labels * entropy / len(teachers)
+        total = total + settings.labels * entropy / with_classes
     return total
 
 

@@ -11,6 +11,7 @@ from spikecal.errors import DataError
 
 SIDE = 4096  # pixels of the longest side of a sheet, unless a single image is larger
 GAP = 1  # pixels between two images
+SEEN = 96  # pixels: images are drawn as many times larger as fit in there
 
 
 def draw_sheet(images: Tensor) -> tuple[bytes, int]:
@@ -18,9 +19,10 @@ def draw_sheet(images: Tensor) -> tuple[bytes, int]:
 
     Floats, whose black and white nobody knows, are stretched: 1 % of the values are cut at either end.
     """
-    channels, height, width = images.shape[1:]
-    if channels not in (1, 3):
-        raise DataError(f"images of {channels} channels cannot be drawn: a picture has 1 or 3")
+    if images.shape[1] not in (1, 3):
+        raise DataError(f"images of {images.shape[1]} channels cannot be drawn: a picture has 1 or 3")
+    zoom = max(1, SEEN // max(images.shape[2:]))
+    height, width = (zoom * side for side in images.shape[2:])
     columns = max(1, min(math.ceil(math.sqrt(len(images) * height / width)), SIDE // (width + GAP)))
     rows = max(1, min(-(-len(images) // columns), SIDE // (height + GAP)))
     shown = images[: rows * columns]
@@ -29,7 +31,7 @@ def draw_sheet(images: Tensor) -> tuple[bytes, int]:
     sheet = torch.full((3, rows * (height + GAP) - GAP, columns * (width + GAP) - GAP), 255, dtype=torch.uint8)
     for index, image in enumerate(shown):
         top, left = index // columns * (height + GAP), index % columns * (width + GAP)
-        sheet[:, top : top + height, left : left + width] = image
+        sheet[:, top : top + height, left : left + width] = image.repeat_interleave(zoom, 1).repeat_interleave(zoom, 2)
     file = io.BytesIO()
     Image.fromarray(sheet.permute(1, 2, 0).contiguous().numpy()).save(file, "png")
     return file.getvalue(), len(shown)

@@ -1,6 +1,7 @@
 """A network that images are distilled from: what it knows of its training data, how far images are from that."""
 
 import copy
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,9 +13,11 @@ from torch.nn import functional as F
 from spikecal.data.card import Card
 from spikecal.data.fit import fit_tensor
 from spikecal.errors import ConfigError
+from spikecal.memory import free_memory
 
 SMALLEST = 1e-12  # variance of a channel that is constant, so that its logarithm is finite
 PROBED = 2  # images of the pass that the memory of one is measured by
+VALUES = 16  # of the first layers for every value of an image: what that pass needs at the very least
 
 
 class Teacher:
@@ -33,11 +36,21 @@ class Teacher:
         self.device = tensors[0].device if tensors else torch.device("cpu")
         self.dtype = tensors[0].dtype if tensors else torch.float32
         self.norms = [module for module in self.network.modules() if _remembers(module)]
-        self.network = self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a third faster on processors
+        self.network = self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on processors
         self.classes: int | None = None
 
+    def to(self, other: "Teacher") -> None:
+        """Where `other` is, and as precise: they see the same images."""
+        self.device, self.dtype = other.device, other.dtype
+        self.network = self.network.to(self.device, self.dtype)
+
     def probe(self, shape: tuple[int, ...]) -> int:
-        """Run the network on images [C, H, W] of the first card; sets `classes`, gives bytes an image of a gradient."""
+        """Run the network on images [C, H, W] of the first card, gives bytes an image of a gradient.
+
+        Sets `classes`, and `norms` to those that are called: others tell nothing of images.
+        """
+        if PROBED * VALUES * math.prod(shape) * self.dtype.itemsize > free_memory():
+            raise _too_large(shape)
         kept: dict[int, int] = {}
 
         def keep(tensor: Tensor) -> Tensor:
@@ -48,11 +61,18 @@ class Teacher:
         weights = {t.untyped_storage().data_ptr() for t in self.network.state_dict().values()}
         try:
             with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-                logits = self.divergence(images)[1]
+                seen, logits = self._answer(images)
+                parts = [divergence(value, norm) for norm, value in seen]
         except Exception as error:  # whatever the code of a network does with images it is not for
+            if isinstance(error, MemoryError) or "alloc" in str(error):
+                raise _too_large(shape) from error
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ConfigError(f"{self.name} does not take images of shape {shape}: {reason}") from error
+        self.norms = list(dict.fromkeys(norm for norm, _ in seen))
         self.classes = None if logits is None else logits.shape[1]
+        told = [*parts, *([] if logits is None else [logits])]
+        if told and not any(value.requires_grad for value in told):
+            raise ConfigError(f"{self.name} cuts gradients off (by no_grad or detach): it cannot be distilled from")
         return max(1, sum(size for place, size in kept.items() if place not in weights) // PROBED)
 
     def divergence(self, pixels: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -60,13 +80,16 @@ class Teacher:
 
         The mean over layers and channels of KL(N(m, v) || N(μ, σ²)) = ((v + (m − μ)²) / σ² − 1 − ln(v / σ²)) / 2.
         """
-        images = self._prepared(pixels)
-        with _entering(self.norms) as seen:
-            answer: Any = self.network(images)
+        seen, scores = self._answer(pixels)
         parts = [divergence(value, norm) for norm, value in seen]
-        found = torch.stack(parts).mean() if parts else images.new_zeros(())
+        return torch.stack(parts).mean() if parts else pixels.new_zeros(()), scores
+
+    def _answer(self, pixels: Tensor) -> tuple[list[tuple[nn.Module, Tensor]], Tensor | None]:
+        """What enters each norm, and the answers [N, K], if such."""
+        with _entering(self.norms) as seen:
+            answer: Any = self.network(self._prepared(pixels))
         is_scores = isinstance(answer, Tensor) and answer.ndim == 2 and answer.shape[1] > 1
-        return found, answer if is_scores else None
+        return seen, answer if is_scores else None
 
     def _prepared(self, pixels: Tensor) -> Tensor:
         pixels = fit_tensor(pixels, self.card)
@@ -76,6 +99,10 @@ class Teacher:
             pixels = pixels.expand(-1, 3, -1, -1)
         mean, std = scale(self.card, pixels)
         return (pixels - mean) / std
+
+
+def _too_large(shape: tuple[int, ...]) -> ConfigError:
+    return ConfigError(f"images of shape {shape} need more memory than is free: give a smaller size")
 
 
 def scale(card: Card, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,7 +121,11 @@ def _remembers(module: nn.Module) -> bool:
 def _entering(norms: list[nn.Module]) -> Iterator[list[tuple[nn.Module, Tensor]]]:
     """What enters each of these layers while in here; they are our own copy, and are left as they were."""
     seen: list[tuple[nn.Module, Tensor]] = []
-    handles = [norm.register_forward_pre_hook(lambda module, given: seen.append((module, given[0]))) for norm in norms]
+
+    def keep(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        seen.append((module, given[0] if given else next(iter(named.values()))))
+
+    handles = [norm.register_forward_pre_hook(keep, with_kwargs=True) for norm in norms]
     try:
         yield seen
     finally:
@@ -106,7 +137,7 @@ class Divergence(torch.autograd.Function):
     """The mean over channels of KL(N(m, v) || N(μ, σ²)) for the mean and variance of a value [N, C, …].
 
     Its gradient is affine in the value, (m − μ) / σ² + (x − m) (1 / σ² − 1 / v) over the number of values: written out,
-    it is one pass over memory, and half of all the time is saved.
+    it is one pass over memory.
     """
 
     @staticmethod

@@ -119,6 +119,7 @@ def _facts(source: Source, measured: Measured, T: int) -> dict[str, Any]:
         "method": source.method,
         "seconds": source.conversion_seconds(T),
         "calibration_images": _calibration_images(source),
+        "distilled": source.distilled,
         "optimised": source.optimised,
         **dict.fromkeys(("accuracy", "agreement", "ann", "curve", "first", "energy", "energy_all", "break_even")),
         **dict.fromkeys(("rate", "images", "data", "split", "origin", "measure", "map50", "ann50")),

@@ -37,6 +37,7 @@ class Source:
     calibration_images: int | None = None
     measured: Mapping[str, Any] | None = None  # what was measured when it was converted
     headless: bool = False
+    distilled: bool = False  # what it was calibrated on was made from the network
     detector: bool = False  # the body of a detector, whose pyramid and heads are analog and elsewhere
 
     @property
@@ -124,6 +125,7 @@ def from_result(name: str, result: Result) -> Source:
         card=None if result.card is None else Card.from_dict(result.card),
         calibration_images=result.images,
         measured=None if result.measured is None else _measured(result.measured),
+        distilled=result.more.get("calibration") == "distilled",
         detector="detector" in result.more,
     )
 
@@ -154,6 +156,7 @@ def from_file(path: Path, steps: Collection[int] = ()) -> Source:
             calibration_images=_optional(_count, info.get("images")),
             measured=_measured(info["measured"]) if "measured" in info else None,
             headless=reader.spec["head"],
+            distilled=info.get("calibration") == "distilled",
             detector="detector" in info,
         )
     except (ConfigError, ValueError, OverflowError, TypeError, KeyError, AttributeError) as error:

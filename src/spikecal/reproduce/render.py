@@ -22,8 +22,9 @@ def markdown(summary: Summary, command: str = "") -> str:
         parts += [f"## {heading(network)}", grid(*measured(summary, network))]
         if summary["kind"] == "detection":
             parts.append(grid(*measured(summary, network, "map50")))
-    if summary["claims"]:
-        parts += ["## What the paper says of it", bullets(claims(summary))]
+    for title, ours in (("What the paper says of it", False), ("What else was expected", True)):
+        if any(judged["ours"] == ours for judged in summary["claims"]):
+            parts += [f"## {title}", bullets(claims(summary, ours))]
     parts += ["## What is different from the paper", bullets(summary["differences"])]
     parts += ["## The paper's figures, quoted", *quotes(summary["paper"])]
     return "\n\n".join(parts) + "\n"
@@ -83,10 +84,12 @@ def plus_minus(mean: float, std: float | None, places: int) -> str:
     return f"{mean:.{places}f}" + ("" if std is None else f" ± {std:.{places}f}")
 
 
-def claims(summary: Summary) -> list[str]:
-    """One line for each claim and network."""
+def claims(summary: Summary, ours: bool | None = None) -> list[str]:
+    """One line for each claim and network, of the paper's, of `ours`, or of all."""
     lines: dict[tuple[str, str], list[str]] = {}
     for judged in summary["claims"]:
+        if ours is not None and judged["ours"] != ours:
+            continue
         words = f"{judged['verdict']} at T={judged['T']} ({judged['by']:+.2f})"
         lines.setdefault((judged["claim"], judged["model"]), []).append(words)
     explained = [f"{claim} ({model}): {', '.join(words)}." for (claim, model), words in lines.items()]

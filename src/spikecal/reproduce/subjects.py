@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from spikecal.graph.graph import Graph, describe
 from spikecal.graph.lower import lower
 from spikecal.graph.stages import with_joints
 from spikecal.zoo.detectors import DETECTORS
-from spikecal.zoo.models import EMBEDDED, ZOO, build_model, load_model
+from spikecal.zoo.models import EMBEDDED, ZOO, build_model, load_model, random_images
 
 if TYPE_CHECKING:
     from spikecal.reproduce.sources import Source
@@ -88,9 +88,7 @@ class Subject:
             return torch.stack([chosen[0]] * count)
         if self.card.size is None:
             raise ConfigError(f"{self.spec} does not say its input size: give --data")
-        generator = torch.Generator().manual_seed(0)
-        first: Any = next((m.in_channels for m in self.network.modules() if hasattr(m, "in_channels")), 3)
-        return torch.randn((count, self.card.channels or first, *self.card.size), generator=generator)
+        return random_images(self.network, self.card, count, self.card.size)
 
     @cached_property
     def seconds_a_pass(self) -> float:

@@ -140,7 +140,7 @@ def _judge(plan: Plan, claim: Claim, networks: Sequence[dict[str, Any]]) -> list
     judged = []
     for network in networks:
         rows = {row["method"]: row["columns"] for row in network["rows"]}
-        for T in plan.T:
+        for T in {"all": plan.T, "fewest": [min(plan.T)], "most": [max(plan.T)]}[claim.at]:
             better, worse = rows[claim.better][str(T)], rows[str(claim.worse)][str(T)]
             noise = _spread_of(better, worse) if plan.table.kind == "detection" else None
             judged.append(_verdict(claim, network["model"], T, better["mean"], worse["mean"], better["images"], noise))
@@ -177,8 +177,9 @@ def _verdict(
     if noise is None:
         variance = sum(p * (1 - p) for p in (min(max(v / 100, 0), 1) for v in (better, worse)))
         noise = 100 * math.sqrt(variance / images)
-    verdict = "level" if abs(better - worse) <= noise else "seen" if better > worse else "not seen"
-    facts = {"claim": claim.text, "model": model, "T": T, "verdict": verdict}
+    ahead = better - worse - claim.margin
+    verdict = "level" if abs(ahead) <= noise else "seen" if ahead > 0 else "not seen"
+    facts = {"claim": claim.text, "ours": claim.ours, "model": model, "T": T, "verdict": verdict}
     return {**facts, "better": better, "worse": worse, "by": better - worse, "noise": noise}
 
 

@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from spikecal.data import cifar10
 from spikecal.data.card import Card
@@ -99,6 +101,12 @@ def load_model(spec: str, weights: Path | None = None) -> tuple[nn.Module, Card]
     elif not card.trained:
         raise ConfigError(f"{spec} has no weights of its own here: give --weights FILE")
     return model.eval(), replace(card, trained=True)
+
+
+def random_images(model: nn.Module, card: Card, count: int, size: tuple[int, int]) -> Tensor:
+    """Noise in the shape a model takes. Without a card the first layer that says how many channels it takes decides."""
+    first: Any = next((m.in_channels for m in model.modules() if hasattr(m, "in_channels")), 3)
+    return torch.randn((count, card.channels or first, *size), generator=torch.Generator().manual_seed(0))
 
 
 def build_model(spec: str) -> tuple[nn.Module, Card]:

@@ -1,0 +1,193 @@
+"""What `convert` does with a classifier."""
+
+import dataclasses
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from spikecal.cli import options
+from spikecal.cli.console import bars, duration, percent, show_json, show_table, size
+from spikecal.cli.distill import distilled_for
+from spikecal.cli.reporting import report_result
+from spikecal.cli.summary import measure, show_summary
+from spikecal.errors import DataError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from spikecal.analysis.summary import Summary
+    from spikecal.calibration.sweep import StageRecord
+    from spikecal.conversion import Result
+    from spikecal.data.card import Card
+    from spikecal.data.images import Data, Unreadable
+    from spikecal.distillation.distill import Distilled
+    from spikecal.pipeline import Pipeline
+
+
+def convert_classifier(
+    model: str,
+    output: Path,
+    *,
+    weights: Path | None,
+    data: str | None,
+    data_root: Path | None,
+    steps: list[int],
+    pipeline: "Pipeline",
+    keep: tuple[str, ...],
+    seed: int,
+    workdir: Path | None,
+    memory: int | None,
+    micro_batch: int | None,
+    test: int,
+    strict: bool,
+    report: Path | None,
+    json: bool,
+) -> None:
+    """Convert a network, write it, and measure it on test images."""
+    import spikecal
+    from spikecal.data.images import readable
+    from spikecal.data.prepare import Prepared
+    from spikecal.data.sources import DISTILLED
+    from spikecal.zoo.models import load_model
+
+    network, card = load_model(model, weights)
+    started = time.perf_counter()
+    distilled = None
+    if data == DISTILLED:
+        distilled = distilled_for(model, network, card, pipeline.images, keep, seed, workdir, memory, json)
+        source = distilled.data()
+    else:
+        source = options.chosen_data(data, card, "train", data_root)
+    making = time.perf_counter() - started
+    chosen, unreadable = readable(source, pipeline.images, seed)
+    if strict:
+        options.refuse_unreadable(chosen.name, unreadable)
+    with bars(json) as progress:
+        result = spikecal.convert(
+            network,
+            Prepared(chosen, card),
+            T=steps,
+            pipeline=pipeline,
+            seed=seed,
+            keep=keep,
+            workdir=workdir,
+            memory=memory,
+            micro_batch=micro_batch,
+            progress=progress,
+        )
+    made = _Made(model, output, result, distilled, time.perf_counter() - started, unreadable)
+    result.card = card.to_dict()
+    if distilled is not None:
+        result.seconds["distilling"] = making
+    if source.distilled:
+        result.more["calibration"] = DISTILLED
+    result.save(output)  # what comes now only looks at it
+    if test > 0:
+        made.measure(network, card, source, data, data_root, test, seed, strict, json)
+    else:
+        made.why = "--test 0"
+    written = None
+    if report is not None:
+        with bars(json) as progress:
+            written = report_result(
+                report, output.name, result, network, made.tested, card, made.summary, made.why, progress
+            )
+    if json:
+        facts = made.facts() | {"pipeline": pipeline.to_dict(), "seed": seed}
+        show_json(facts if written is None else {**facts, "report": written.facts()})
+        return
+    made.show(said=test > 0)
+    if written is not None:
+        written.show()
+    typer.echo(f"{output}: {size(output.stat().st_size)}, {duration(made.seconds)}")
+
+
+@dataclass
+class _Made:
+    """A conversion that is on disk, and what was found of it."""
+
+    model: str
+    output: Path
+    result: "Result"
+    distilled: "Distilled | None"
+    seconds: float
+    unreadable: "Unreadable"
+    summary: "Summary | None" = None
+    tested: "Data | None" = field(default=None, repr=False)
+    why: str = ""  # there is no summary
+
+    def measure(
+        self, network: "nn.Module", card: "Card", source: "Data", data: str | None, root: Path | None,
+        count: int, seed: int, strict: bool, json: bool,
+    ) -> None:  # fmt: skip
+        """Run it on `count` test images, if there are some, and put what comes out into the file."""
+        from spikecal.conversion import seconds_alone
+        from spikecal.data.sources import subset
+
+        try:
+            if source.distilled:  # it is still measured on real images, if there are some
+                if card.data is None:
+                    raise DataError(f"{card.name} comes with no images to test on")
+                data = None
+            held_out = options.chosen_data(data, card, "test", root)
+            self.tested = subset(held_out, count, seed)
+            with bars(json) as progress:
+                self.summary, more = measure(
+                    [self.result.at(T) for T in sorted(self.result.networks)],
+                    network,
+                    self.tested,
+                    card,
+                    "calibration" if same_images(held_out, source) else "test",
+                    strict=strict,
+                    seconds=seconds_alone(self.result.seconds),
+                    progress=progress,
+                )
+        except DataError as error:  # no images to test on, or no classes to be right about
+            self.why = str(error)
+            return
+        self.unreadable = {**self.unreadable, **more}
+        self.result.measured = self.summary.measured()
+        self.result.save(self.output)
+
+    def facts(self) -> dict[str, Any]:
+        """For machines."""
+        facts = {"file": str(self.output), "bytes": self.output.stat().st_size, "model": self.model}
+        facts |= {"T": sorted(self.result.networks), "unreadable": options.unreadable_facts(self.unreadable)}
+        facts |= {"seconds": self.seconds, "phases": self.result.seconds}
+        facts |= {"summary": self.summary and self.summary.to_dict()}
+        facts |= {} if self.distilled is None else {"distilled": self.distilled.facts()}
+        return {**facts, "records": [dataclasses.asdict(record) for record in self.result.records]}
+
+    def show(self, said: bool) -> None:
+        """For people; `said`: whether a summary was asked for."""
+        longest = max(self.result.networks)
+        show_records([record for record in self.result.records if record.T == longest], longest)
+        if self.summary is not None:
+            show_summary(str(self.output), self.summary)
+        options.tell_unreadable(self.unreadable)
+        for note in () if self.distilled is None else self.distilled.notes:
+            typer.echo(f"distilled: {note}", err=True)
+        if self.why and said:
+            typer.echo(f"no summary: {self.why}", err=True)
+
+
+def same_images(a: "Data", b: "Data") -> bool:
+    """Whether two splits are one: some sources have no others."""
+    from torch import Tensor, equal
+
+    if isinstance(a.images, Tensor) and isinstance(b.images, Tensor):
+        return equal(a.images, b.images)
+    return bool(a.images == b.images)  # lists of files
+
+
+def show_records(records: list["StageRecord"], T: int) -> None:
+    rows = []
+    for record in records:
+        errors = " → ".join(f"{value:.4f} {label}" for label, value in record.errors)
+        shares = [percent(share) if share is not None else "" for share in (record.rate, record.saturated, record.dead)]
+        rows.append((record.stage, record.kind, errors, *shares, f"{record.seconds:.1f}"))
+    columns = ("stage", "kind", "relative error", ">rate %", ">saturated %", ">dead %", ">s")
+    show_table(f"Stages at T = {T}", columns, rows)
