@@ -1,10 +1,11 @@
 """What a detector's body should pass on, and the memory of large images; writes bench/results/detection.json.
 
     python bench/detection.py readout --data voc:PATH [--weights FILE]     mAP on validation images, both readouts
+    python bench/detection.py features --data voc:PATH [-T 16 -T 64]       how far the maps are from the analog ones
     python bench/detection.py memory [-T 8 -T 32]                          peak memory at 800 x 1333 pixels
     python bench/detection.py steps --data voc:PATH [--weights FILE]       seconds an image, by steps a call
 
-`readout` decides the default of `detection.convert`; it sees validation images, never test images.
+`readout` decides the default of `detection.convert`; it and `features` see validation images, never test images.
 """
 
 import argparse
@@ -21,15 +22,16 @@ import torch
 
 from spikecal import detection
 from spikecal.calibration.calibrators import Calibrator, Weights
-from spikecal.pipeline import PRESETS
-from spikecal.reproduce.tables import FEW_ITERATIONS
+from spikecal.pipeline import PRESETS, Pipeline
+from spikecal.reproduce.tables import FEW_ITERATIONS, find
 from spikecal.snn import execute
 from spikecal.zoo.detectors import build_detector, load_detector
 
 MODEL = "retinanet-r18-quarter"
+ROWS = ("baseline", "lcp", "acp")
 STEPS = (4, 8)
 IMAGES, CALIBRATION, SEED = 40, 32, 0
-ITERATIONS, BATCH = 100, 8  # of weights calibration, as `spikecal reproduce detect` has it
+ITERATIONS, BATCH = 100, 8  # of weights calibration
 RESULTS = Path(__file__).parent / "results" / "detection.json"
 
 
@@ -49,9 +51,8 @@ def readout(data: str, weights: Path | None) -> None:
         "analog": detection.evaluate(detector, images).to_dict(),
         "rows": [],
     }
-    for name in ("baseline", "lcp", "acp"):
-        pipeline = PRESETS[name].changed(Weights, iterations=ITERATIONS, batch=BATCH, **FEW_ITERATIONS)
-        pipeline = pipeline.changed(Calibrator, images=CALIBRATION)
+    for name in ROWS:
+        pipeline = configured(name, CALIBRATION, ITERATIONS)
         for T in STEPS:
             made = detection.convert(detector, train, T, pipeline, count=CALIBRATION, seed=SEED)
             for passed in ("current", "spikes"):
@@ -61,6 +62,36 @@ def readout(data: str, weights: Path | None) -> None:
                 found["rows"].append(row)
                 print(row, flush=True)
             keep("readout", found)
+
+
+def configured(name: str, images: int, iterations: int) -> Pipeline:
+    pipeline = PRESETS[name].changed(Weights, iterations=iterations, batch=BATCH, **FEW_ITERATIONS)
+    return pipeline.changed(Calibrator, images=images)
+
+
+@torch.no_grad()
+def features(data: str, weights: Path | None, steps: list[int]) -> None:
+    """With the images and iterations of `spikecal reproduce detect`."""
+    detector: Any = load_detector(MODEL, weights)
+    sizes = find("detect").sizes
+    assert sizes is not None
+    train = detection.load_boxes(data, "train")
+    images = detection.load_boxes(data, "val").sample(IMAGES, SEED)
+    inputs = [detector.transform([images.image(i)])[0].tensors for i in range(len(images))]
+    rows: list[dict[str, Any]] = []
+    for T in steps:
+        for name in ROWS:
+            pipeline = configured(name, sizes.weights, sizes.iterations)
+            made: Any = detection.convert(detector, train, T, pipeline, count=sizes.weights, seed=SEED).detector
+            wrong, size = 0.0, 0.0
+            for x in inputs:
+                maps = made.backbone.body(x)
+                for key, wanted in detector.backbone.body(x).items():
+                    wrong += float((maps[key] - wanted).square().sum())
+                    size += float(wanted.square().sum())
+            rows.append({"pipeline": name, "T": T, "error": wrong / size})
+            print(rows[-1], flush=True)
+            keep("features", rows)
 
 
 def memory(steps: list[int]) -> None:
@@ -117,7 +148,7 @@ def resident(field: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["readout", "memory", "steps", "peak"])
+    parser.add_argument("part", choices=["readout", "features", "memory", "steps", "peak"])
     parser.add_argument("--data")
     parser.add_argument("--weights", type=Path)
     parser.add_argument("-T", type=int, action="append")
@@ -128,6 +159,8 @@ def main() -> None:
         peak(given.T[0])
     elif given.data is None:
         parser.error("--data voc:PATH is needed")
+    elif given.part == "features":
+        features(given.data, given.weights, given.T or [16, 32, 64])
     else:
         (readout if given.part == "readout" else steps_a_call)(given.data, given.weights)
 

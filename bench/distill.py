@@ -1,6 +1,7 @@
 """How good distilled images are against iterations and seconds: what the default number of iterations is chosen by.
 
     python bench/distill.py [DIR]     into bench/results/distill.json; killed, it goes on after the last finished row
+    python bench/distill.py --whole   the time of 1,024 images on all cores, into the same file
 
 DIR is where CIFAR-10 is (default: where `spikecal datasets` puts it). The embedded ResNet-20 and the one without BN are
 calibrated with LCP for 4 steps on 256 images of each kind, and measured on 1,000 other images of the training set. No
@@ -24,6 +25,7 @@ from spikecal.data.prepare import prepare
 from spikecal.data.sources import load_data
 from spikecal.distillation.inversion import noise
 from spikecal.files import write_whole
+from spikecal.reproduce.cells import machine
 from spikecal.zoo.models import load_model
 
 RESULT = Path(__file__).parent / "results" / "distill.json"
@@ -39,7 +41,8 @@ def main(root: Path | None) -> None:
     assert isinstance(data.images, Tensor) and data.labels is not None
     order = shuffled(len(data), 1)
     held, real = order[:HELD_OUT], data.images[order[HELD_OUT : HELD_OUT + CALIBRATION]]
-    rows: dict[str, Any] = json.loads(RESULT.read_text())["rows"] if RESULT.exists() else {}
+    found = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    rows: dict[str, Any] = found.get("rows", {})
     for name, kinds in KINDS.items():
         model, card = load_model(name)
         tested = prepare(data.images[held], card, name)
@@ -51,7 +54,19 @@ def main(root: Path | None) -> None:
             print(f"{name}, {kind}", row, flush=True)
             settings = {"images": CALIBRATION, "held_out": HELD_OUT, "T": STEPS, "pipeline": "lcp"}
             settings |= {"torch": torch.__version__, "threads": torch.get_num_threads()}
-            write_whole(RESULT, json.dumps({**settings, "rows": rows}, indent=1) + "\n")
+            write_whole(RESULT, json.dumps({**found, **settings, "rows": rows}, indent=1) + "\n")
+
+
+def whole() -> None:
+    """How long all the images of a conversion take, with as many threads as torch takes by itself."""
+    model, card = load_model("resnet20")
+    started, used = time.perf_counter(), time.process_time()
+    images = spikecal.distill(model, card=card).images
+    facts = {"images": len(images), "seconds": time.perf_counter() - started, **machine()}
+    facts |= {"processor_seconds": time.process_time() - used}
+    print(facts, flush=True)
+    found = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    write_whole(RESULT, json.dumps({**found, "whole": facts}, indent=1) + "\n")
 
 
 def made(kind: str, model: nn.Module, card: Card, real: Tensor) -> tuple[Tensor, dict[str, Any]]:
@@ -77,4 +92,7 @@ def accuracy(model: nn.Module, images: Tensor, tested: Tensor, labels: Tensor) -
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--whole"]:
+        whole()
+        sys.exit()
     main(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
