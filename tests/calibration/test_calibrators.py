@@ -1,5 +1,7 @@
 """Each calibrator lowers what it is there to lower; weights against an independent small re-implementation."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from networks import images, residual
@@ -8,7 +10,9 @@ from torch.nn import functional as F
 
 import spikecal
 from spikecal import LCP, Bias, ConfigError, Pipeline, Potential, SpikingNetwork, Weights
+from spikecal.calibration import samples
 from spikecal.calibration.histogram import Histogram
+from spikecal.calibration.samples import Sample, Samples
 from spikecal.calibration.threshold import Quantiser
 from spikecal.graph.ops import Spike
 
@@ -112,6 +116,27 @@ def test_weights_that_would_do_harm_are_not_kept() -> None:
         assert record.errors[-1][1] == reference.errors[-1][1]
         assert "old ones kept" in record.notes[0]
     assert torch.equal(result.snn(x), plain.snn(x))
+
+
+def test_images_too_large_for_one_gradient_are_learned_from_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = small(), images(24, 8)
+    pipeline = only(Weights(iterations=20, batch=8, lr=1e-3))
+    whole = spikecal.convert(model, x, T=4, pipeline=pipeline)
+    drawn: list[float] = []
+    draw = Samples.draw
+
+    def watched(self: Samples, size: int) -> Iterator[tuple[Sample, float]]:
+        for sample, share in draw(self, size):
+            drawn.append(share)
+            yield sample, share
+
+    monkeypatch.setattr(samples, "LEARNED_FLOATS", 3 * 6 * 8 * 8)  # three images of the first stage
+    monkeypatch.setattr(Samples, "draw", watched)
+    parts = spikecal.convert(model, x, T=4, pipeline=pipeline)
+    assert drawn[:3] == [3 / 8, 3 / 8, 2 / 8]
+    for node, other in zip(whole.snn.graph.nodes.values(), parts.snn.graph.nodes.values(), strict=True):
+        for name, tensor in node.op.tensors().items():
+            assert torch.allclose(tensor, other.op.tensors()[name], atol=1e-5), (node.name, name)
 
 
 def test_weights_calibration_is_that_of_a_small_reimplementation() -> None:

@@ -1,5 +1,6 @@
 """Detectors with a spiking body: the same interface, the same boxes at many steps, files, other sizes."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -55,6 +56,17 @@ def test_the_detector_is_left_as_it_is(detector: nn.Module) -> None:
     detection.convert(detector, images(4), T=2, pipeline="lcp")
     assert detector.backbone.body is body
     assert all(torch.equal(value, before[key]) for key, value in detector.state_dict().items())
+
+
+def test_a_detector_of_half_precision(detector: nn.Module) -> None:
+    """Its body becomes float32, as every network does; what is around it stays half."""
+    half = copy.deepcopy(detector).half()
+    converted = detection.convert(half, [image.half() for image in images(4)], T=4, pipeline="baseline").detector
+    maps = converted.backbone.body(images(1)[0].half().unsqueeze(0))
+    expected = half.backbone.body(images(1)[0].half().unsqueeze(0))
+    assert {key: (value.dtype, value.shape) for key, value in maps.items()} == {
+        key: (torch.float16, value.shape) for key, value in expected.items()
+    }
 
 
 def test_potentials_are_one_a_channel_though_all_images_have_one_size(detector: nn.Module) -> None:

@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -88,14 +89,27 @@ class Cache:
         if _again(key) and 2 * self.used > self.budget:
             return_freed_memory()  # the large values are kept among holes of their size: they would double the use
 
-    def make_room(self, needed: int) -> None:
-        """Send what is held in memory to disk until `needed` bytes of the budget are free, or all of it is sent."""
+    def make_room(self, needed: int) -> bool:
+        """Send what is held in memory to disk until `needed` bytes of the budget are free; whether they are then."""
         for key in sorted(self._memory, key=_again, reverse=True):
             if self.used + needed <= self.budget:
-                return
+                break
             if not _again(key) and self.folder is None:
                 _write(self._path(key), self._memory[key])
             self._drop(key)
+        return self.used + needed <= self.budget
+
+    def empty(self, images: int, like: Tensor, in_memory: bool) -> Tensor:
+        """Room for `images` images such as those of `like` `[N, ...]`, in the same layout; or as much room on disk."""
+        wide = like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last)
+        shape = (images, *(like.permute(0, 2, 3, 1) if wide else like).shape[1:])
+        if in_memory:
+            flat = torch.empty(shape, dtype=like.dtype, device=like.device)
+        else:
+            path = self._directory() / "samples"
+            flat = torch.from_file(str(path), shared=True, size=prod(shape), dtype=like.dtype).view(shape)
+            path.unlink()  # it is there as long as the tensor is
+        return flat.permute(0, 3, 1, 2) if wide else flat
 
     def get(self, key: Key) -> Value:
         held = self._memory.get(key, self._pinned.get(key))

@@ -118,12 +118,12 @@ class Weights(Calibrator):
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.iterations)
         samples = view.mean_samples(self.images)
         for _ in range(self.iterations):
-            sample = samples.draw(self.batch)
-            with torch.enable_grad():
-                output = expected_output(stage, sample.inputs, learned, view.T, sample.shapes)
-                loss = (sample.target - output).square().sum(view.channel).mean()
-                optimiser.zero_grad(set_to_none=True)
-                loss.backward()
+            optimiser.zero_grad(set_to_none=True)
+            for sample, share in samples.draw(self.batch):
+                with torch.enable_grad():
+                    output = expected_output(stage, sample.inputs, learned, view.T, sample.shapes)
+                    loss = share * (sample.target - output).square().sum(view.channel).mean()
+                    loss.backward()
             optimiser.step()
             schedule.step()
         return Update(weights={name: weight.detach() for name, weight in learned.items()})

@@ -1,7 +1,8 @@
 """What a calibrator sees of one stage: its parameters, its ANN targets, and how it runs as it is now."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from spikecal.calibration.cache import Cache, Train, over_time, standard, steps_of
+from spikecal.calibration.samples import Sample, Samples
 from spikecal.graph.ops import Spike
 from spikecal.graph.stages import Stage
 from spikecal.snn.execute import Memory, Shapes, current, emit, neurons, steps_per_call
@@ -32,33 +34,6 @@ class Simulation:
     def error(self) -> float:
         """Relative error `||x - mean output||^2 / ||x||^2`."""
         return self.squared_error / self.squared_target if self.squared_target > 0 else float(self.squared_error > 0)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Mean inputs of a stage `[N, ...]` and the ANN's value at its end, for images of one size."""
-
-    inputs: dict[str, Tensor]
-    target: Tensor
-    shapes: Shapes
-
-    def take(self, chosen: Tensor) -> "Sample":
-        inputs = {name: value[chosen] for name, value in self.inputs.items()}
-        return Sample(inputs, self.target[chosen], self.shapes)
-
-
-@dataclass
-class Samples:
-    """What minibatches are drawn from, grouped by image size."""
-
-    groups: list[Sample]
-    generator: torch.Generator
-
-    def draw(self, size: int) -> Sample:
-        sizes = torch.tensor([float(len(group.target)) for group in self.groups])
-        group = self.groups[int(torch.multinomial(sizes, 1, generator=self.generator))]
-        chosen = torch.randint(len(group.target), (size,), generator=self.generator)
-        return group.take(chosen.to(group.target.device))
 
 
 class StageView:
@@ -271,27 +246,35 @@ class StageView:
 
     def mean_samples(self, images: int) -> Samples:
         """Mean inputs of the stage and its targets for the first `images` images."""
-        one_image = sum(prod(self.shapes[0][name][1:]) for name in (*self.stage.inputs, self.stage.name))
-        self.cache.make_room(2 * 4 * one_image * min(images, sum(self.counts)))  # while the parts are put together
-        groups: dict[Any, list[Sample]] = {}
-        first = 0
+        groups: dict[Any, list[range]] = {}
+        first = needed = 0
         for call in self.calls:
             if first >= images:
                 break
-            means = {n: self.mean_value(n, call) for n in self.stage.inputs}
-            key = tuple(tuple(mean.shape[1:]) for mean in means.values())
-            sample = Sample(means, self.target(call), self.shapes[call.start])
-            groups.setdefault(key, []).append(sample)
-            first += len(sample.target)
-        merged = [
-            Sample(
-                {name: torch.cat([part.inputs[name] for part in parts]) for name in self.stage.inputs},
-                torch.cat([part.target for part in parts]),
-                parts[0].shapes,
-            )
-            for parts in groups.values()
-        ]
-        return Samples(merged, torch.Generator().manual_seed(self.seed))
+            shapes = self.shapes[call.start]
+            groups.setdefault(tuple(tuple(shapes[n][1:]) for n in self.stage.inputs), []).append(call)
+            count = sum(self.counts[batch] for batch in call)
+            needed += 4 * count * sum(prod(shapes[n][1:]) for n in (*self.stage.inputs, self.stage.name))
+            first += count
+        fits = self.cache.make_room(needed)
+        merged = []
+        for group in groups.values():
+            inputs = {n: self._put_together(group, partial(self.mean_value, n), fits) for n in self.stage.inputs}
+            merged.append(Sample(inputs, self._put_together(group, self.target, fits), self.shapes[group[0].start]))
+        return Samples(merged, torch.Generator().manual_seed(self.seed), self.cache.device)
+
+    def _put_together(self, group: Sequence[range], value: Callable[[range], Tensor], fits: bool) -> Tensor:
+        """The values `[N, ...]` of several calls as one."""
+        whole: Tensor | None = None
+        first, images = 0, sum(self.counts[batch] for call in group for batch in call)
+        for call in group:
+            part = value(call)
+            if whole is None:
+                whole = self.cache.empty(images, part, fits)
+            whole[first : first + len(part)] = part
+            first += len(part)
+        assert whole is not None
+        return whole
 
 
 def calls(counts: Sequence[int], marks: Sequence[int], shapes: Sequence[Shapes], together: int) -> Iterator[range]:

@@ -10,11 +10,14 @@ from spikecal.cli.console import duration, show_json, show_table, size
 from spikecal.errors import ConfigError, ConversionError, SpikecalError
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from spikecal.data.card import Card
     from spikecal.graph.stages import Stage
     from spikecal.pipeline import Pipeline
     from spikecal.snn.execute import Shapes
 
-TIMED = 16  # images of the pass that the estimate of the time comes from
+TIMED, TIMED_LARGE = 16, 2  # images of the pass that the estimate of the time comes from; a detector's are large
 
 
 def check(
@@ -27,13 +30,14 @@ def check(
     ] = None,
     steps: Annotated[int, typer.Option("-T", min=1, metavar="N", help="Time steps of the estimates.")] = 32,
     pipeline: Annotated[str, typer.Option(metavar="NAME", help="Pipeline of the estimates.")] = "lcp",
+    task: options.Task = None,
     json: options.Json = False,
 ) -> None:
     """Show what converts, what is refused and why, memory and time; or what a file holds."""
     if model.endswith(".snn") or (":" not in model and Path(model).is_file()):
         _check_file(Path(model), json)
     else:
-        _check_model(model, input_size, tuple(keep or ()), steps, pipeline, json)
+        _check_model(model, input_size, tuple(keep or ()), steps, pipeline, task, json)
 
 
 def _check_file(path: Path, json: bool) -> None:
@@ -55,24 +59,44 @@ def _check_file(path: Path, json: bool) -> None:
     typer.echo(f"T = {', '.join(map(str, found['T']))}; {found['nodes']} operations; {size(found['bytes'])} in all")
 
 
+def _part(model: str, task: str | None, name: str) -> "tuple[nn.Module, Card, Pipeline, int]":
+    """What would be converted, what it takes, the pipeline of that name for it, and how many images are timed."""
+    from spikecal.data.card import Card
+    from spikecal.detection.spiking import IMAGES
+    from spikecal.pipeline import resolve
+    from spikecal.zoo.detectors import body_of, build_detector
+    from spikecal.zoo.models import build_model
+
+    if not options.is_detection(model, task):
+        return *build_model(model), resolve(name), TIMED
+    detector = build_detector(model)
+    transform: Any = detector.transform
+    card = Card(name=model, size=(min(transform.min_size), transform.max_size))
+    return body_of(detector), card, options.configured(name, None, IMAGES, None, None, None, None), TIMED_LARGE
+
+
 def _check_model(
-    model: str, input_size: tuple[int, int] | None, keep: tuple[str, ...], T: int, name: str, json: bool
+    model: str,
+    input_size: tuple[int, int] | None,
+    keep: tuple[str, ...],
+    T: int,
+    name: str,
+    task: str | None,
+    json: bool,
 ) -> None:
     from spikecal.clock import fastest
     from spikecal.graph.lower import lower
     from spikecal.graph.stages import partition, with_joints
-    from spikecal.pipeline import resolve
     from spikecal.snn.execute import shapes_of
-    from spikecal.zoo.models import build_model, random_images
+    from spikecal.zoo.models import random_images
 
-    pipeline = resolve(name)
-    network, card = build_model(model)
+    network, card, pipeline, timed = _part(model, task, name)
     if input_size is not None and min(input_size) < 1:
         raise ConfigError(f"--size is a height and a width in pixels, not {input_size[0]} and {input_size[1]}")
     height, width = input_size or card.size or (0, 0)
     if min(height, width) < 1:
         raise ConfigError(f"{model} does not say its input size: give --size H W")
-    images = random_images(network, card, TIMED, (height, width))
+    images = random_images(network, card, timed, (height, width))
     try:
         graph = with_joints(lower(network, (images[:2],), keep))
     except ConversionError as error:
@@ -85,7 +109,7 @@ def _check_model(
         raise SpikecalError(f"{model} cannot be converted: {len(refused)} place{plural} refused") from error
 
     stages, shapes = partition(graph), shapes_of(graph, (images,))
-    seconds = fastest(lambda: graph.run(images)) / TIMED * passes(pipeline, T)
+    seconds = fastest(lambda: graph.run(images)) / timed * passes(pipeline, T)
     needed = peak_bytes(stages, shapes, T, pipeline)
     table = [_stage_facts(stage, shapes) for stage in stages]
     if json:

@@ -89,6 +89,8 @@ def convert(
             strict=strict, report=report, json=json,
         )  # fmt: skip
         return
+    if (data or "").partition(":")[0] in ("voc", "coco"):
+        raise ConfigError(f"{data} is for detectors: if {model} is one, say --task detect")
     if readout is not None:
         raise ConfigError(f"--readout is for detectors, and {model} is none")
     from spikecal.cli import classify

@@ -10,7 +10,7 @@ import typer
 from spikecal.cli import options
 from spikecal.cli.console import bars, duration, percent, show_json, show_table, size
 from spikecal.cli.reporting import carried, write_report
-from spikecal.errors import ConfigError
+from spikecal.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,9 +66,13 @@ def convert_detector(
     """Convert a detector's body, write it, and measure the detector on test images."""
     from spikecal.data.card import Card
     from spikecal.detection import spiking
+    from spikecal.detection.labels import check_labels
     from spikecal.zoo.detectors import load_detector
 
     detector, images = load_detector(model, weights), boxes(data, "train")
+    check_labels(model, detector, weights, images)
+    if strict:
+        options.refuse_unreadable(images.name, images.faults.left_out)
     started = time.perf_counter()
     with bars(json) as progress:
         made = spiking.convert(
@@ -86,20 +90,16 @@ def convert_detector(
         )
     seconds = time.perf_counter() - started
     if strict:
-        options.refuse_unreadable(images.name, {**images.faults.left_out, **made.unreadable})
+        options.refuse_unreadable(images.name, made.unreadable)
     made.body.card = Card(name=model, data=data, classes=tuple(images.classes.values())).to_dict()
     made.save(output)  # what comes now only looks at it
-    found: dict[str, Precision] = {}
-    held_out = boxes(data, "test").sample(test, seed) if test > 0 else None
-    if held_out is not None:
-        with bars(json) as progress:
-            found = precisions(made.analog, {T: made.at(T) for T in sorted(made.body.networks)}, held_out, progress)
-        made.body.measured = measured_precision(held_out.name, found)
+    held_out, found, why = _measured(made, data, test, seed, json)
+    if found:
         made.save(output)
     written = None
     if report is not None:
         with bars(json) as progress:
-            written = report_conversion(report, output.name, made, held_out, found, progress)
+            written = report_conversion(report, output.name, made, held_out, found, why, progress)
     unreadable = {**images.faults.left_out, **made.unreadable, **_unreadable(found)}
     if json:
         facts: dict[str, Any] = {
@@ -118,9 +118,27 @@ def convert_detector(
     tell_faults(images)
     show_precision(str(output), found)
     options.tell_unreadable(made.unreadable | _unreadable(found))
+    if why and test > 0:
+        typer.echo(f"no summary: {why}", err=True)
     if written is not None:
         written.show()
     typer.echo(f"{output}: {size(output.stat().st_size)}, {duration(seconds)}")
+
+
+def _measured(
+    made: "Conversion", data: str | None, count: int, seed: int, json: bool
+) -> "tuple[BoxData | None, dict[str, Precision], str]":
+    """What was found in `count` test images, which the conversion then keeps; or why there are none to look at."""
+    if count == 0:
+        return None, {}, "--test 0"
+    try:
+        held_out = boxes(data, "test").sample(count, seed)
+        with bars(json) as progress:
+            found = precisions(made.analog, {T: made.at(T) for T in sorted(made.body.networks)}, held_out, progress)
+    except DataError as error:
+        return None, {}, str(error)
+    made.body.measured = measured_precision(held_out.name, found)
+    return held_out, found, ""
 
 
 def evaluate_detector(
@@ -142,12 +160,12 @@ def evaluate_detector(
     info = inspect(file)
     detector = detector_of(info, file, model, weights)
     bodies = {T: spiking.load(file, detector, T) for T in sorted(set(steps or info["T"]))}
-    test = boxes(data, "test").sample(images, seed)
+    test = _test_images(model, detector, weights, data, images, seed, strict)
     with bars(json) as progress:
         found = precisions(detector, bodies, test, progress)
     unreadable = _unreadable(found)
     if strict:
-        options.refuse_unreadable(test.name, {**test.faults.left_out, **unreadable})
+        options.refuse_unreadable(test.name, unreadable)
     if json:
         facts: dict[str, Any] = {"file": str(file), "model": model, "task": "detect", "data": test.name}
         facts |= {"precision": {name: one.to_dict() for name, one in found.items()}, "faults": test.faults.to_dict()}
@@ -176,11 +194,11 @@ def report_detector(
 
     detector = detector_of(source.first.info, file, model, weights)
     bodies = {T: spiking.fit(network, detector, str(file)) for T, network in source.networks.items()}
-    test = boxes(data, "test").sample(images, seed)
+    test = _test_images(model, detector, weights, data, images, seed, strict)
     found = precisions(detector, bodies, test, progress)
     unreadable = _unreadable(found)
     if strict:
-        options.refuse_unreadable(test.name, {**test.faults.left_out, **unreadable})
+        options.refuse_unreadable(test.name, unreadable)
     tell_faults(test)
     return look_at_detector(source, detector, test, *_apart(found), progress), unreadable
 
@@ -191,6 +209,7 @@ def report_conversion(
     made: "Conversion",
     data: "BoxData | None",
     found: "dict[str, Precision]",
+    why: str,
     progress: "Progress | None",
 ) -> "Written":
     """The page on a conversion that has just ended."""
@@ -200,8 +219,27 @@ def report_conversion(
 
     source = from_result(name, made.body)
     if data is None:
-        return write_report(path, [(source, NOTHING)], [carried(name, "--test 0")])
+        return write_report(path, [(source, NOTHING)], [carried(name, why)])
     return write_report(path, [(source, look_at_detector(source, made.analog, data, *_apart(found), progress))])
+
+
+def _test_images(
+    model: str,
+    detector: "nn.Module",
+    weights: Path | None,
+    data: str | None,
+    count: int | None,
+    seed: int,
+    strict: bool,
+) -> "BoxData":
+    """Images to test a detector on, if they are of what it was trained for."""
+    from spikecal.detection.labels import check_labels
+
+    test = boxes(data, "test").sample(count, seed)
+    check_labels(model, detector, weights, test)
+    if strict:
+        options.refuse_unreadable(test.name, test.faults.left_out)
+    return test
 
 
 def detector_of(info: "Mapping[str, Any]", file: Path, model: str, weights: Path | None) -> "nn.Module":

@@ -53,7 +53,7 @@ def evaluate(
 
     info = spikecal.inspect(file)
     named, known = named_detector(info, model)
-    if options.is_detection(named or "", task):
+    if holds_detector(str(file), "detector" in info, named, task):
         from spikecal.cli import detect
 
         if named is None:
@@ -127,6 +127,16 @@ def named_detector(info: Mapping[str, Any], model: str | None) -> tuple[str | No
     name, data = (str(card.get(key) or "") for key in ("name", "data")) if isinstance(card, dict) else ("", "")
     known = data if data.partition(":")[0] in KINDS else None
     return model or (name if is_detector(name) else None), known
+
+
+def holds_detector(file: str, made_from_one: bool, named: str | None, task: str | None) -> bool:
+    """Whether a file is to be taken for a detector's body: what it says of itself decides."""
+    asked = options.is_detection(named or "", task)
+    if made_from_one and task == "classify":
+        raise ConfigError(f"{file} holds the body of a detector: leave out --task, or say --task detect")
+    if asked and not made_from_one:
+        raise ConfigError(f"{file} holds a classifier, not the body of a detector: give its own --model, and no --task")
+    return made_from_one
 
 
 def show_steps(found: "Evaluation") -> None:

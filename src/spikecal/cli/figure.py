@@ -101,6 +101,8 @@ def _subjects(
         typer.echo(f"only {', '.join(names)}: there are no weights for {', '.join(missing)} here (--weights)", err=True)
     subjects = []
     for name in names:
+        if options.is_detection(name, None):
+            raise ConfigError(f"{name} is a detector, and figures are of classifiers: see `spikecal report`")
         network, card = load_model(name, given.get(name))
         train, test = (options.chosen_data(data, card, split, root) for split in ("train", "test"))
         loader = Loader(subset(test, images, seed), card, BATCH)

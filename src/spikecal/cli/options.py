@@ -28,7 +28,8 @@ DataName = Annotated[
     typer.Option(
         "--data",
         metavar="DATA",
-        help="A name from `spikecal datasets`, folder:PATH, npz:PATH, imagenet:PATH or file.py:function.",
+        help="A name from `spikecal datasets`, folder:PATH, npz:PATH, imagenet:PATH or file.py:function; of detectors "
+        "voc:PATH or coco:PATH.",
     ),
 ]
 Calibration = Annotated[
@@ -37,7 +38,7 @@ Calibration = Annotated[
         "--data",
         metavar="DATA",
         help="A name from `spikecal datasets`, folder:PATH, npz:PATH, imagenet:PATH, file.py:function, or distilled: "
-        "images made from the network itself.",
+        "images made from the network itself; of detectors voc:PATH or coco:PATH.",
     ),
 ]
 With = Annotated[

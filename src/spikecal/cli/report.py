@@ -8,7 +8,7 @@ import typer
 
 from spikecal.cli import options
 from spikecal.cli.console import bars, show_json
-from spikecal.cli.evaluate import load_networks, named_detector
+from spikecal.cli.evaluate import holds_detector, load_networks, named_detector
 from spikecal.cli.reporting import carried, write_report
 from spikecal.cli.summary import measure, show_summary
 from spikecal.errors import ConfigError, DataError
@@ -69,7 +69,9 @@ def report(
     with bars(json) as progress:
         for i, (file, source) in enumerate(zip(files, sources, strict=True)):
             if i in detectors:
-                found, more, why = _detected(source, file, detectors[i], weights, data, images, seed, strict, progress)
+                found, more, why = _detected(
+                    source, file, detectors[i], weights, data, images, seed, strict, model is not None, progress
+                )
                 seen.append((source, found))
                 notes += [carried(source.name, why)] if why else []
                 unreadable |= more
@@ -101,9 +103,7 @@ def report(
 def _detector(source: "Source", model: str | None, task: str | None) -> str | None:
     """The name of the detector that a file holds the body of; "" where only that it is one is known."""
     named, _ = named_detector(source.first.info, model)
-    if options.is_detection(named or "", task) or (source.detector and task is None):
-        return named or ""
-    return None
+    return (named or "") if holds_detector(source.name, source.detector, named, task) else None
 
 
 def _detected(
@@ -115,6 +115,7 @@ def _detected(
     images: int,
     seed: int,
     strict: bool,
+    asked: bool,
     progress: "Progress | None",
 ) -> tuple["Measured", "Unreadable", str]:
     """What a detector finds, or why it was not run; what was asked for by name and is not there is an error."""
@@ -132,7 +133,7 @@ def _detected(
             weights=weights, data=data or known, images=images, seed=seed, strict=strict, progress=progress,
         )  # fmt: skip
     except (ConfigError, DataError) as error:
-        if data is not None or weights is not None:
+        if asked or data is not None or weights is not None:
             raise
         return NOTHING, {}, str(error)
     return found, unreadable, ""

@@ -46,6 +46,7 @@ def train_detector(
     """Train a detector, measure it on the test images, write its weights and its card."""
     import torch
 
+    from spikecal.detection.labels import check_count
     from spikecal.detection.precision import evaluate
     from spikecal.detection.training import train
     from spikecal.training.export import export, training_facts, write_card
@@ -55,6 +56,7 @@ def train_detector(
     held_out = boxes(data, "val").sample(validate, recipe.seed) if validate else None
     torch.manual_seed(recipe.seed)
     network = build_detector(model, images.labels)
+    check_count(model, network, images)
     if backbone is not None:
         load_body(network, _body_weights(backbone), backbone)
     elif model in DETECTORS and DETECTORS[model].pretrained and not checkpoint.exists():

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from spikecal import conversion
 from spikecal.calibration.calibrators import Potential
@@ -23,12 +24,13 @@ from spikecal.graph.graph import same_structure
 from spikecal.pipeline import LCP, Pipeline, resolve
 from spikecal.snn.file import load as load_network
 from spikecal.snn.network import READOUTS, Readout, SpikingNetwork
+from spikecal.zoo.detectors import body_of, body_place
 
 log = logging.getLogger(__name__)
 
 IMAGES = 128  # that calibration looks at, as in the paper
+HALF = (torch.float16, torch.bfloat16)
 READOUT: Readout = "current"  # docs/detection.md has the measurements
-PLACES = ("body", "features")  # of torchvision's backbones: in pyramids, and in SSD
 TRIED = 64  # pixels of the image that shows whether a file fits a detector
 
 
@@ -41,7 +43,10 @@ class SpikingBody(nn.Module):
         self.steps: int | None = None  # how many of them are run; None: all
 
     def forward(self, x: Tensor) -> Any:
-        return self.network(x, steps=self.steps)
+        if x.dtype not in HALF:
+            return self.network(x, steps=self.steps)
+        found = self.network(x.float(), steps=self.steps)  # potentials add up: networks are float32 at least
+        return tree_map(lambda value: value.to(x.dtype), found)
 
 
 @dataclass
@@ -129,7 +134,9 @@ def fit(network: SpikingNetwork, detector: nn.Module, path: str) -> nn.Module:
     network.to(home.device)
     try:
         with torch.no_grad():
-            expected, found = body.eval()(example), network(example, steps=1)
+            tried = SpikingBody(network)
+            tried.steps = 1
+            expected, found = body.eval()(example), tried(example)
     except (DataError, RuntimeError) as error:
         raise FileError(f"{path} does not fit the detector's body: {error}") from error
     finally:
@@ -141,7 +148,7 @@ def fit(network: SpikingNetwork, detector: nn.Module, path: str) -> nn.Module:
 
 def rest_print(detector: nn.Module) -> str:
     """A hash of all weights but the body's: what a file of the body does not hold."""
-    inside = f"backbone.{_place(detector)}."
+    inside = f"backbone.{body_place(detector)}."
     rest = {key: value for key, value in detector.state_dict().items() if not key.startswith(inside)}
     return fingerprint(rest.values(), list(rest))
 
@@ -183,13 +190,6 @@ def samples(analog: nn.Module, spiking: nn.Module, images: Iterable[Tensor], ste
 # -- inside a detector ---------------------------------------------------------------------------------------------
 
 
-def body_of(detector: nn.Module) -> nn.Module:
-    """The part that is converted."""
-    place = _place(detector)
-    body: nn.Module = getattr(detector.backbone, place)
-    return body
-
-
 def scaled(detector: nn.Module, image: Tensor) -> Tensor:
     """An image [3, H, W] as it reaches the body: normalised and scaled by the detector, not padded."""
     transform: Any = detector.transform
@@ -201,18 +201,6 @@ def scaled(detector: nn.Module, image: Tensor) -> Tensor:
     finally:
         transform.train(training)
     return found
-
-
-def _place(detector: nn.Module) -> str:
-    """The name of the body in the detector's backbone."""
-    backbone = getattr(detector, "backbone", None)
-    place = next((name for name in PLACES if isinstance(getattr(backbone, name, None), nn.Module)), None)
-    if place is None or not hasattr(detector, "transform"):
-        raise ConfigError(
-            f"{type(detector).__name__} is not one of torchvision's detectors: it needs a transform, and a backbone "
-            f"with a {' or '.join(PLACES)}"
-        )
-    return place
 
 
 class _Chosen:

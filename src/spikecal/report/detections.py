@@ -18,12 +18,13 @@ from spikecal.calibration.sweep import Progress
 from spikecal.data.card import Card
 from spikecal.detection.boxes import BoxData, Target
 from spikecal.detection.precision import Detections, Precision, readable_images
-from spikecal.detection.spiking import Sample, body_of, samples, scaled, with_body
+from spikecal.detection.spiking import Sample, samples, scaled, with_body
 from spikecal.report.measure import Measured, Samples, ann_of
 from spikecal.report.source import Source
 from spikecal.report.spikes import data_uri
 from spikecal.snn.execute import shapes_of, steps_per_call
 from spikecal.snn.network import SpikingNetwork
+from spikecal.zoo.detectors import body_of
 
 SCENES = 6  # images whose detections are shown
 LOOKED_AT = 16  # images that errors and energy are measured on

@@ -12,6 +12,7 @@ from spikecal.calibration.sweep import Progress
 from spikecal.calibration.workdir import fingerprint
 from spikecal.clock import fastest
 from spikecal.detection.boxes import BoxData
+from spikecal.detection.labels import check_labels
 from spikecal.detection.precision import evaluate
 from spikecal.detection.sources import load_boxes
 from spikecal.detection.spiking import READOUT, convert
@@ -65,8 +66,9 @@ class DetectorSubject:
 def load_detector_subject(spec: str, weights: Path | None, data: str | None) -> DetectorSubject:
     if data is None:
         raise ConfigError(f"{spec} comes with no images: give --data voc:PATH or --data coco:PATH")
-    network = load_detector(spec, weights)
-    return DetectorSubject(spec, network, data, load_boxes(data, "train"), load_boxes(data, "test"))
+    network, train = load_detector(spec, weights), load_boxes(data, "train")
+    check_labels(spec, network, weights, train)
+    return DetectorSubject(spec, network, data, train, load_boxes(data, "test"))
 
 
 def measure(

@@ -19,6 +19,7 @@ from spikecal.zoo.weights import load_weights, read_weights
 
 COCO_LABELS = 91
 DETECTION = "torchvision.models.detection"
+BODIES = ("body", "features")  # of torchvision's backbones: in pyramids, and in SSD
 ANCHORS = (16, 32, 64, 128, 256)  # of the small detectors: at 320 pixels things are half as large as at 640
 RATIOS = (0.5, 1.0, 2.0)
 DEPTHS = {18: ("BasicBlock", (2, 2, 2, 2)), 50: ("Bottleneck", (3, 4, 6, 3))}  # a ResNet's blocks, stage by stage
@@ -161,7 +162,7 @@ DETECTORS: dict[str, Detector] = {
         about="Faster R-CNN, ResNet-18 FPN", make=partial(small_faster_rcnn, 64, 256), size=SMALL, labels=BCCD_LABELS
     ),
     "retinanet-r18-quarter": Detector(
-        about="the same with a quarter of the channels, 64 in the pyramid",
+        about="RetinaNet, ResNet-18 FPN with a quarter of the channels, 64 in the pyramid",
         make=partial(small_retinanet, 16, 64),
         size=SMALL,
         labels=BCCD_LABELS,
@@ -173,7 +174,7 @@ DETECTORS: dict[str, Detector] = {
         labels=BCCD_LABELS,
     ),
     "fasterrcnn-r18-quarter": Detector(
-        about="the same with a quarter of the channels, 64 in the pyramid",
+        about="Faster R-CNN, ResNet-18 FPN with a quarter of the channels, 64 in the pyramid",
         make=partial(small_faster_rcnn, 16, 64),
         size=SMALL,
         labels=BCCD_LABELS,
@@ -231,13 +232,32 @@ def _with_weights(spec: str, path: Path) -> nn.Module:
 
 def load_body(detector: nn.Module, given: dict[str, Tensor], source: str) -> None:
     """Start the body of a detector from a classifier's weights; its last layer has no place there."""
-    inside: Any = checked(source, detector).backbone
-    wanted = inside.body.state_dict()
+    inside = body_of(detector)
+    wanted = inside.state_dict()
     fitting = {key: value for key, value in given.items() if key in wanted and value.shape == wanted[key].shape}
     missing = [key for key in wanted if key not in fitting and not key.endswith("num_batches_tracked")]
     if missing:
         raise FileError(f"{source} does not fit the detector's body: {missing[0]} and {len(missing) - 1} more missing")
-    inside.body.load_state_dict(fitting, strict=False)
+    inside.load_state_dict(fitting, strict=False)
+
+
+def body_place(detector: nn.Module) -> str:
+    """The name of the part that is converted in the detector's backbone."""
+    backbone = getattr(detector, "backbone", None)
+    place = next((name for name in BODIES if isinstance(getattr(backbone, name, None), nn.Module)), None)
+    if place is None or not hasattr(detector, "transform"):
+        raise ConfigError(
+            f"{type(detector).__name__} is not one of torchvision's detectors: it needs a transform, and a backbone "
+            f"with a {' or '.join(BODIES)}"
+        )
+    return place
+
+
+def body_of(detector: nn.Module) -> nn.Module:
+    """The part that is converted."""
+    place = body_place(detector)
+    body: nn.Module = getattr(detector.backbone, place)
+    return body
 
 
 def checked(spec: str, model: nn.Module) -> nn.Module:

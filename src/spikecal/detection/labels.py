@@ -1,0 +1,63 @@
+"""Whether a detector and a set of images speak of the same things."""
+
+import json
+from importlib import resources
+from operator import attrgetter
+from pathlib import Path
+
+from torch import nn
+
+from spikecal.detection.boxes import BoxData
+from spikecal.errors import ConfigError
+from spikecal.zoo.models import EMBEDDED
+
+# where torchvision's heads tell the number of their labels: RetinaNet and FCOS, SSD, Faster R-CNN
+PLACES = (
+    "head.classification_head.num_classes",
+    "head.classification_head.num_columns",
+    "roi_heads.box_predictor.cls_score.out_features",
+)
+
+
+def check_count(spec: str, detector: nn.Module, data: BoxData) -> None:
+    """An error where the detector has too few labels for the set."""
+    there = labels_of(detector)
+    if there is not None and there < data.labels:
+        raise ConfigError(
+            f"{spec} has {there} labels, the background included, and {data.name} needs {data.labels} "
+            f"({', '.join(data.classes.values())}): give a detector, or weights, for that many"
+        )
+
+
+def check_labels(spec: str, detector: nn.Module, weights: Path | None, data: BoxData) -> None:
+    """The same, and an error where the detector's weights are known to be for other things."""
+    check_count(spec, detector, data)
+    learned = learned_classes(spec, weights)
+    if learned and any(learned.get(label) != title for label, title in data.classes.items()):
+        raise ConfigError(
+            f"the weights of {spec} are for {', '.join(learned.values())}, and {data.name} has "
+            f"{', '.join(data.classes.values())}: give --weights made for this set"
+        )
+
+
+def labels_of(detector: nn.Module) -> int | None:
+    """How many labels a detector tells apart, the background included; None where its head does not say."""
+    for place in PLACES:
+        try:
+            return int(attrgetter(place)(detector))
+        except AttributeError:
+            continue
+    return None
+
+
+def learned_classes(spec: str, weights: Path | None) -> dict[int, str]:
+    """What the card beside the weights says they were trained for; nothing, where there is no card."""
+    try:
+        if weights is not None:
+            text = Path(f"{weights}.json").read_text()
+        else:
+            card = Path(EMBEDDED[spec]).with_suffix(".json").name
+            text = (resources.files("spikecal") / "demo" / card).read_text()
+        return {int(label): str(title) for label, title in json.loads(text)["classes"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
