@@ -45,17 +45,41 @@ def test_a_missed_class_counts_and_an_absent_one_does_not() -> None:
     assert precision.map50 == pytest.approx(0.5)
 
 
-def test_ignored_boxes_are_neither_hit_nor_miss() -> None:
-    other = [100.0, 100.0, 140.0, 140.0]
-    boxes = found([other, BOX], [1, 1], [0.9, 0.5])
-    assert average_precision([boxes], [truth([BOX, other], [1, 1], [False, True])], CLASSES).map50 == pytest.approx(1)
+OTHER = [100.0, 100.0, 140.0, 140.0]
+
+
+def test_an_ignored_box_that_is_found_is_no_mistake() -> None:
+    boxes = found([OTHER, BOX], [1, 1], [0.9, 0.5])
+    target = truth([BOX, OTHER], [1, 1], [False, True])
+    assert average_precision([boxes], [target], CLASSES).map50 == pytest.approx(1)
+    assert average_precision([boxes], [truth([BOX], [1])], CLASSES).map50 == pytest.approx(0.5)  # not there, it is one
+
+
+def test_an_ignored_box_that_is_not_found_is_no_miss() -> None:
+    boxes = found([BOX], [1], [0.9])
+    target = truth([BOX, OTHER], [1, 1], [False, True])
+    assert average_precision([boxes], [target], CLASSES).map50 == pytest.approx(1)
+    missed = truth([BOX, OTHER], [1, 1])
+    assert average_precision([boxes], [missed], CLASSES).map50 == pytest.approx(0.5, abs=0.01)
+
+
+def test_an_ignored_box_is_no_hit() -> None:
+    """Found before the true one is missed: as a hit it would be worth half."""
+    target = truth([BOX, OTHER], [1, 1], [False, True])
+    assert average_precision([found([OTHER], [1], [0.9])], [target], CLASSES).map50 == 0
 
 
 def test_nothing_found_is_nothing() -> None:
     precision = average_precision([found([], [], [])], [truth([BOX], [1])], CLASSES)
     assert (precision.map, precision.map50, precision.classes) == (0, 0, {"a": 0})
-    label_of_no_class = average_precision([found([BOX], [17], [0.9])], [truth([BOX], [1])], CLASSES)
-    assert label_of_no_class.map == 0
+
+
+def test_labels_of_no_class_count_for_nothing() -> None:
+    """The detectors of COCO have labels that no category has."""
+    alone = average_precision([found([BOX], [17], [0.9])], [truth([BOX], [1])], CLASSES)
+    assert (alone.map, alone.classes) == (0, {"a": 0})
+    beside = average_precision([found([BOX, OTHER, BOX], [17, 0, 1], [0.9, 0.8, 0.5])], [truth([BOX], [1])], CLASSES)
+    assert beside.map == pytest.approx(1) and beside.classes == {"a": pytest.approx(1)}
 
 
 def test_no_boxes_to_measure_by() -> None:

@@ -81,7 +81,6 @@ def average_precision(
         for (x0, y0, x1, y1), score, label in zip(
             one["boxes"].tolist(), one["scores"].tolist(), one["labels"].tolist(), strict=True
         )
-        if label in classes
     ]
     facts: dict[str, Any] = {"images": len(truth), "unreadable": unreadable or {}}
     if not rows:
