@@ -69,6 +69,32 @@ def test_a_detector_of_half_precision(detector: nn.Module) -> None:
     }
 
 
+def test_a_spiking_detector_shares_the_network_and_nothing_else(made: detection.Conversion) -> None:
+    detector = tiny_detector()
+    network = made.body.at(4)
+    copy = spiking.with_body(detector, network)
+    assert spiking.body_of(copy).network is network
+    own = {p.data_ptr() for name, p in detector.named_parameters()}
+    assert not own & {p.data_ptr() for name, p in copy.named_parameters()}
+    before = detector([images(1)[0]])[0]["scores"]
+    for p in copy.head.parameters():  # type: ignore[union-attr]
+        nn.init.zeros_(p)
+    assert torch.equal(detector([images(1)[0]])[0]["scores"], before)
+
+
+def test_calibration_images_have_one_size_though_the_detector_is_in_training() -> None:
+    """In training its transform draws one of several sizes; the last is that of eval mode."""
+    detector = tiny_detector()
+    detector.transform.min_size = (24, 32, 40)  # type: ignore[union-attr, assignment]
+    image = images(1, sizes=((48, 64),))[0]
+    expected = spiking.scaled(detector, image)
+    assert expected.shape == (3, 40, 53)
+    detector.train()
+    torch.manual_seed(0)
+    assert all(torch.equal(spiking.scaled(detector, image), expected) for _ in range(20))
+    assert detector.transform.training  # type: ignore[union-attr]
+
+
 def test_potentials_are_one_a_channel_though_all_images_have_one_size(detector: nn.Module) -> None:
     converted = detection.convert(detector, images(4, sizes=((48, 64),)), T=4, pipeline=PC)
     potentials = [op.v_init for op in converted.body.snn.modules() if getattr(op, "v_init", None) is not None]

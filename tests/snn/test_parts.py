@@ -108,6 +108,23 @@ def test_mean_spikes_are_multiples_of_the_threshold(unit: bool) -> None:
         assert not torch.allclose(passed_on[name], found[name], atol=1e-3)
 
 
+@pytest.mark.parametrize("readout", ["current", "spikes"])
+def test_outputs_that_are_activations_are_read_the_same_in_parts(
+    readout: network.Readout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    snn = spikecal.convert(Active(), images(8), T=8, pipeline="baseline").snn
+    snn.readout = readout
+    whole = snn(images())
+    steps = snn.run(images()).outputs
+    monkeypatch.setattr(execute, "STEP_FLOATS", 3 * 2 * 3 * 12 * 12)
+    assert execute.steps_per_call(snn._shapes_for((images(),)), 2) == 3
+    parts, early = snn(images()), snn(images(), steps=5)
+    for name in ("a", "b"):
+        assert torch.allclose(parts[name], whole[name], atol=1e-6)
+        assert torch.allclose(early[name], steps[name][4], atol=1e-6)
+
+
 def test_what_is_looked_at_is_what_is_used() -> None:
     """The limit is read where it is defined: the fixture above would change nothing otherwise."""
     assert view.steps_per_call is execute.steps_per_call is network.steps_per_call
