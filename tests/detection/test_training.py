@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from detection.scenes import tiny_detector, voc
+from detection.scenes import scene, tiny_detector, voc, voc_xml
 from torch import nn
 
 from spikecal.detection import load_boxes
@@ -85,6 +85,22 @@ def test_boxes_move_with_their_image(folder: Path, name: str) -> None:
             inside = image[:, box[1] : box[3], box[0] : box[2]]
             middle = inside[:, inside.shape[1] // 2, inside.shape[2] // 2].mean()
             assert middle > 0.6 if label == 2 else middle < 0.2
+
+
+def test_ignored_boxes_are_not_learned(folder: Path) -> None:
+    """Difficult ones: without them a detector is taught by the other images alone."""
+    voc_xml(folder / "Annotations" / "scene1.xml", scene(1), difficult=1)
+    data = load_boxes(f"voc:{folder}", "train")
+    assert data.targets[1].ignored.tolist() == [True, True]
+    feed = BoxFeed(data, "x", RECIPE.changed(augment=()), torch.device("cpu"))
+    learned = [target["boxes"].tolist() for batch in feed.batches(0) for _, target in batch]
+    assert sorted(learned) == sorted([[list(box[1:]) for box in scene(i)] for i in (0, 2, 3)] + [[]])
+
+
+def test_too_few_images_for_a_batch(folder: Path) -> None:
+    data = load_boxes(f"voc:{folder}", "train")
+    with pytest.raises(ConfigError, match="has 1 image to train on"):
+        BoxFeed(data.sample(1, 0), "x", RECIPE, torch.device("cpu"))
 
 
 def test_a_damaged_image_is_replaced_by_the_next(folder: Path) -> None:

@@ -31,7 +31,8 @@ class BoxFeed:
         self, data: BoxData, name: str, recipe: DetectionRecipe, device: torch.device, workers: int = 0
     ) -> None:
         if recipe.batch > len(data):
-            raise ConfigError(f"{data.name} has {len(data):,} images to train on, fewer than a batch of {recipe.batch}")
+            have = "1 image" if len(data) == 1 else f"{len(data):,} images"
+            raise ConfigError(f"{data.name} has {have} to train on, fewer than a batch of {recipe.batch}")
         self.data, self.name, self.recipe, self.device, self.workers = data, name, recipe, device, workers
         self.steps = len(data) // recipe.batch
         self.transform = _transform(recipe)
