@@ -1,7 +1,9 @@
 """Sets with boxes: both formats, every layout, and files that are not what they should be."""
 
 import json
+import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +12,10 @@ from PIL import Image
 
 from spikecal.data.images import UnreadableImage
 from spikecal.detection import load_boxes
-from spikecal.detection.boxes import clip
+from spikecal.detection.boxes import Faults, clip
+from spikecal.detection.precision import readable_images
 from spikecal.errors import DataError
+from spikecal.reproduce.detectors import load_detector_subject
 
 pytestmark = pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 
@@ -24,7 +28,7 @@ def test_voc_boxes_and_classes(tmp_path: Path) -> None:
         assert target.boxes.tolist() == [list(box[1:]) for box in wanted]
         assert [data.classes[label] for label in target.labels.tolist()] == [box[0] for box in wanted]
     assert data.image(0).shape == (3, 48, 64) and float(data.image(0).max()) <= 1
-    assert data.faults.counts() == {"left_out": 0, "empty": 0, "clipped": 0, "dropped": 0}
+    assert not any(data.faults.counts().values()) and not data.faults.sentences()
 
 
 def test_a_split_has_the_labels_of_the_whole_set(tmp_path: Path) -> None:
@@ -74,7 +78,7 @@ def test_broken_voc_files_are_counted_and_survived(tmp_path: Path) -> None:
     (annotations / "scene5.xml").write_text(xml)
     data = load_boxes(f"voc:{tmp_path}", "train")
     assert len(data) == 3
-    assert data.faults.counts() == {"left_out": 3, "empty": 1, "clipped": 1, "dropped": 3}
+    assert data.faults.counts() == {"left_out": 3, "empty": 1, "clipped": 1, "missized": 0, "dropped": 3}
     assert {Path(file).stem for file in data.faults.left_out} == {"scene0", "scene1", "scene2"}
     assert data.targets[1].boxes.tolist() == [[0.0, 4.0, 20.0, 20.0]]
     assert len(data.targets[2].boxes) == 1
@@ -95,6 +99,8 @@ def test_an_image_whose_pixels_are_cut_off_is_found_when_it_is_read(tmp_path: Pa
     data = load_boxes(f"voc:{tmp_path}", "train")
     with pytest.raises(UnreadableImage, match="scene0"):
         data.image(0)
+    with pytest.raises(DataError, match="its only image cannot be read; .*scene0"):
+        list(readable_images(data.take([0]), {}))
 
 
 def test_broken_coco_entries_are_counted_and_survived(tmp_path: Path) -> None:
@@ -109,14 +115,46 @@ def test_broken_coco_entries_are_counted_and_survived(tmp_path: Path) -> None:
         {"image_id": 100, "category_id": 3, "bbox": [1, 2, 3]},
         {"image_id": 100, "category_id": 99, "bbox": [1, 2, 3, 4]},
         {"image_id": 101, "category_id": 3, "bbox": [1, 2, 3, 4], "iscrowd": 1},
+        {"image_id": 101, "category_id": 3, "bbox": [1, 2, 10**400, 4]},
+        {"image_id": 101, "category_id": [3], "bbox": [1, 2, 3, 4]},
+        {"image_id": 5, "category_id": 3, "bbox": [1, 2, 3, 4]},  # of the image that is left out
+        {"image_id": 4, "category_id": 3, "bbox": [1, 2, 3, 4]},
+        {"image_id": [100], "category_id": 3, "bbox": [1, 2, 3, 4]},
         7,
     ]
     path.write_text(json.dumps(whole))
     data = load_boxes(f"coco:{tmp_path}", "val")
     assert len(data) == 3
-    assert data.faults.counts() == {"left_out": 2, "empty": 0, "clipped": 1, "dropped": 1}
+    assert data.faults.counts() == {"left_out": 2, "empty": 0, "clipped": 1, "missized": 0, "dropped": 7}
+    pictures = tmp_path / "val2017"
+    assert data.faults.dropped == {
+        str(path): 3,  # no image
+        str(pictures / "000000000000.jpg"): 2,  # no box, no such class
+        str(pictures / "000000000001.jpg"): 2,
+    }
     assert data.targets[0].boxes[2].tolist() == [60, 2, 64, 11]
     assert data.targets[1].ignored.tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("images", "words"),
+    [
+        ([{"id": [1], "file_name": "a.jpg"}], "its id is none"),
+        ([{"file_name": "a.jpg"}], "its id is none"),
+        ([{"id": 1, "file_name": "b.jpg"}, {"id": 1, "file_name": "a.jpg"}], "that of another image"),
+        ([{"id": 1, "file_name": "a" * 5000}], "there is no such image"),
+        ([{"id": 1, "file_name": "a\0.jpg"}], "there is no such image"),
+    ],
+)
+def test_damaged_entries_of_images_are_left_out(tmp_path: Path, images: list[Any], words: str) -> None:
+    good = {"id": 9, "file_name": "good.jpg"}
+    write_coco(tmp_path, "train", [good, *images], [{"image_id": [1], "category_id": 3, "bbox": [1, 2, 3, 4]}])
+    for name in ("a", "b", "good"):
+        picture(tmp_path / "train" / f"{name}.jpg", [])
+    data = load_boxes(f"coco:{tmp_path}", "train")
+    assert len(data) == len(images)
+    (reason,) = data.faults.left_out.values()
+    assert words in reason and sum(data.faults.dropped.values()) == 1
 
 
 def test_categories_from_0_make_room_for_the_background(tmp_path: Path) -> None:
@@ -141,8 +179,25 @@ def test_what_is_not_there_is_said(tmp_path: Path, spec: str, words: str) -> Non
         load_boxes(spec.format(tmp_path), "train")
 
 
+def test_two_categories_with_one_number(tmp_path: Path) -> None:
+    path = write_coco(tmp_path, "train", [], [])
+    whole = json.loads(path.read_text())
+    whole["categories"].append({"id": 7, "name": "disc"})
+    path.write_text(json.dumps(whole))
+    with pytest.raises(DataError, match="two categories with the id 7"):
+        load_boxes(f"coco:{tmp_path}", "train")
+
+
 @pytest.mark.parametrize(
-    "text", ["{", "[]", '{"images": [], "annotations": []}', '{"images":[],"annotations":[],"categories":[{}]}']
+    "text",
+    [
+        "{",
+        "[]",
+        '{"images": [], "annotations": []}',
+        '{"images":[],"annotations":[],"categories":[{}]}',
+        '{"images":[],"annotations":[],"categories":[{"id":-1}]}',
+        '{"images":[],"annotations":[],"categories":[{"id":[1]}]}',
+    ],
 )
 def test_a_json_file_that_is_not_coco(tmp_path: Path, text: str) -> None:
     write_coco(tmp_path, "train", [], []).write_text(text)
@@ -157,16 +212,130 @@ def test_a_set_with_nothing_left_says_why(tmp_path: Path) -> None:
         load_boxes(f"voc:{tmp_path}", "train")
 
 
-def test_a_turned_photograph_has_the_size_it_is_read_in(tmp_path: Path) -> None:
-    voc(tmp_path)
+def turned(path: Path, form: str = "jpg") -> None:
+    """Save a picture with EXIF data that turn it by a quarter."""
     exif = Image.Exif()
     exif[0x0112] = 6
-    with Image.open(tmp_path / "JPEGImages" / "scene0.jpg") as image:
-        image.save(tmp_path / "JPEGImages" / "scene0.jpg", exif=exif)
-    voc_xml(tmp_path / "Annotations" / "scene0.xml", [("bar", 2, 50, 40, 63)])
+    with Image.open(path) as image:
+        image.save(path.with_suffix(f".{form}"), exif=exif)
+
+
+def behind_its_pixels(path: Path) -> None:
+    """Move the EXIF data of a PNG to its end, where other programs write them."""
+    stored = path.read_bytes()
+    start = stored.index(b"eXIf") - 4
+    end = start + 12 + int.from_bytes(stored[start : start + 4], "big")
+    path.write_bytes(stored[:start] + stored[end:-12] + stored[start:end] + stored[-12:])
+
+
+@pytest.mark.parametrize("form", ["jpg", "png", "png, at its end", "tiff", "webp"])
+def test_a_turned_photograph_has_the_size_it_is_read_in(tmp_path: Path, form: str) -> None:
+    voc(tmp_path)
+    path = tmp_path / "JPEGImages" / "scene0.jpg"
+    turned(path, form.partition(",")[0])
+    if form != "jpg":
+        path.unlink()
+    if form == "png, at its end":
+        behind_its_pixels(path.with_suffix(".png"))
+    voc_xml(tmp_path / "Annotations" / "scene0.xml", [("bar", 2, 50, 40, 63)], size=(64, 48))
     data = load_boxes(f"voc:{tmp_path}", "train")
     assert data.image(0).shape == (3, 64, 48)
-    assert data.targets[0].boxes.tolist() == [[2, 50, 40, 63]] and not data.faults.clipped
+    assert data.targets[0].boxes.tolist() == [[2, 50, 40, 63]]
+    assert not any(data.faults.counts().values())
+
+
+def test_annotations_of_the_unturned_photograph_are_counted(tmp_path: Path) -> None:
+    voc(tmp_path / "voc", train=1, test=1)
+    turned(tmp_path / "voc" / "JPEGImages" / "scene0.jpg")
+    voc_xml(tmp_path / "voc" / "Annotations" / "scene0.xml", [("bar", 20, 2, 60, 40)])
+    coco(tmp_path / "coco", "train", count=1)
+    turned(tmp_path / "coco" / "train" / "000000000000.jpg")
+    for kind in ("voc", "coco"):
+        data = load_boxes(f"{kind}:{tmp_path / kind}", "train")
+        assert data.faults.missized == {data.images.paths[0]: ((48, 64), (64, 48))}
+        assert data.faults.counts()["clipped"] == 1 and float(data.targets[0].boxes[:, 2].max()) == 48
+
+
+def test_pixels_and_exif_data_may_be_damaged_where_the_header_is_whole(tmp_path: Path) -> None:
+    voc(tmp_path, train=2, test=1)
+    photographs = tmp_path / "JPEGImages"
+    with Image.open(photographs / "scene0.jpg") as image:
+        image.save(photographs / "scene0.png")
+    (photographs / "scene0.jpg").unlink()
+    cut = photographs / "scene0.png"
+    cut.write_bytes(cut.read_bytes()[:900])
+    with Image.open(photographs / "scene1.jpg") as image:
+        image.save(photographs / "scene1.jpg", exif=b"Exif\0\0no TIFF header")
+    data = load_boxes(f"voc:{tmp_path}", "train")
+    assert len(data) == 2 and not data.faults.left_out
+    assert data.image(1).shape == (3, 48, 64)
+    with pytest.raises(UnreadableImage):
+        data.image(0)
+
+
+def test_sizes_are_those_of_the_images_whatever_is_stated(tmp_path: Path) -> None:
+    picture(tmp_path / "train" / "a.jpg", [])
+    image = {"id": 1, "file_name": "a.jpg", "height": 480, "width": 640}
+    boxes = [[300, 200, 100, 100], [50, 40, 100, 100], [1, 2, 3, 4]]
+    write_coco(tmp_path, "train", [image], [{"image_id": 1, "category_id": 3, "bbox": box} for box in boxes])
+    data = load_boxes(f"coco:{tmp_path}", "train")
+    assert data.targets[0].boxes.tolist() == [[50, 40, 64, 48], [1, 2, 4, 6]]
+    assert data.faults.counts() == {"left_out": 0, "empty": 0, "clipped": 1, "missized": 1, "dropped": 1}
+    path = str(tmp_path / "train" / "a.jpg")
+    assert data.faults.to_dict()["missized"] == [{"file": path, "stated": [480, 640], "found": [48, 64]}]
+    assert f"1 image of another size than its annotation says: {path} (64 x 48, not 640 x 480)" in (
+        data.faults.sentences()
+    )
+
+
+@pytest.mark.parametrize(("size", "missized"), [((48, 64), 0), ((0, 0), 0), ((480, 640), 1)])
+def test_a_size_in_xml_is_believed_by_nobody(tmp_path: Path, size: tuple[int, int], missized: int) -> None:
+    voc(tmp_path, train=1, test=1)
+    voc_xml(tmp_path / "Annotations" / "scene0.xml", [("bar", 50, 2, 100, 9)], size=size)
+    data = load_boxes(f"voc:{tmp_path}", "train")
+    assert data.targets[0].boxes.tolist() == [[50, 2, 64, 9]] and data.faults.counts()["missized"] == missized
+
+
+def test_one_is_not_told_as_many() -> None:
+    size = ((4, 3), (3, 4))
+    one = Faults({"a": "gone"}, ["b"], {"c": 1}, {"e": size}, {"d": 1}).sentences()
+    assert one == [
+        "1 left out, for it cannot be used: a (gone)",
+        "1 image without a box, which stays: b",
+        "1 image of another size than its annotation says: e (4 x 3, not 3 x 4)",
+        "1 box cut off at the border of its image: c",
+        "1 box dropped, for it has no area in its image, or no class or image: d",
+    ]
+    two = Faults({"a": "", "b": ""}, ["b", "c"], {"c": 2}, {"e": size, "f": size}, {"d": 1, "e": 1}).sentences()
+    assert [sentence.split()[:3] for sentence in two] == [
+        ["2", "left", "out,"],
+        ["2", "images", "without"],
+        ["2", "images", "of"],
+        ["2", "boxes", "cut"],
+        ["2", "boxes", "dropped,"],
+    ]
+
+
+def test_faults_are_not_logged_as_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The command line prints them, and would say everything twice."""
+    voc(tmp_path, train=1, test=1)
+    voc_xml(tmp_path / "Annotations" / "scene0.xml", [])
+    with caplog.at_level(logging.INFO):
+        load_boxes(f"voc:{tmp_path}", "train")
+    assert [(record.levelname, "1 image without a box" in record.message) for record in caplog.records] == [
+        ("INFO", True)
+    ]
+
+
+def test_a_table_warns_of_faults_in_both_sets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    voc(tmp_path, train=1, test=1)
+    for name in ("scene0", "scene1"):
+        voc_xml(tmp_path / "Annotations" / f"{name}.xml", [])
+    load_detector_subject("retinanet-r18-quarter", None, f"voc:{tmp_path}")
+    assert [record.message.partition(": ")[0] for record in caplog.records if record.levelname == "WARNING"] == [
+        f"voc:{tmp_path}, train",
+        f"voc:{tmp_path}, test",
+    ]
 
 
 def test_a_pixel_outside_is_cut_without_a_word() -> None:

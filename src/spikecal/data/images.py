@@ -122,7 +122,8 @@ def unreadable(data: Data, indices: Sequence[int]) -> dict[int, UnreadableImage]
 
 def none_readable(name: str, faults: Unreadable) -> DataError:
     file, reason = next(iter(faults.items()))
-    return DataError(f"{name}: none of the {len(faults):,} images can be read; {file}: {reason}")
+    which = "its only image cannot" if len(faults) == 1 else f"none of the {len(faults):,} images can"
+    return DataError(f"{name}: {which} be read; {file}: {reason}")
 
 
 def in_threads(

@@ -19,6 +19,7 @@ SLACK = 1.0  # pixels a box may be outside before that is worth a word: formats 
 NAMED = 3  # files that a message names
 
 Rows = Sequence[Sequence[float]]
+Size = tuple[int, int]  # height, width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +41,15 @@ class Faults:
     left_out: Unreadable = field(default_factory=dict)  # file -> reason
     empty: list[str] = field(default_factory=list)  # images without a box: they stay, and teach what is nothing
     clipped: dict[str, int] = field(default_factory=dict)  # file -> boxes cut off at the image's border
-    dropped: dict[str, int] = field(default_factory=dict)  # file -> boxes with no area in the image, or no numbers
+    missized: dict[str, tuple[Size, Size]] = field(default_factory=dict)  # file -> size by its annotation, and its own
+    dropped: dict[str, int] = field(default_factory=dict)  # file -> boxes with no area, numbers, class or image
 
     def counts(self) -> dict[str, int]:
         return {
             "left_out": len(self.left_out),
             "empty": len(self.empty),
             "clipped": sum(self.clipped.values()),
+            "missized": len(self.missized),
             "dropped": sum(self.dropped.values()),
         }
 
@@ -55,20 +58,42 @@ class Faults:
             "left_out": [{"file": file, "reason": reason} for file, reason in self.left_out.items()],
             "empty": self.empty,
             "clipped": self.clipped,
+            "missized": [
+                {"file": file, "stated": list(stated), "found": list(found)}
+                for file, (stated, found) in self.missized.items()
+            ],
             "dropped": self.dropped,
         }
 
     def sentences(self) -> list[str]:
         """A line for each kind that occurred."""
-        found = self.counts()
         reasons = [f"{file} ({reason})" for file, reason in self.left_out.items()]
-        told = (
-            (found["left_out"], "left out, for they cannot be used", reasons),
-            (found["empty"], "images without a box, which stay", self.empty),
-            (found["clipped"], "boxes cut off at the border of their image", list(self.clipped)),
-            (found["dropped"], "boxes dropped, for they have no area in their image", list(self.dropped)),
-        )
-        return [f"{count:,} {what}: {_few(files)}" for count, what, files in told if count]
+        sizes = [f"{file} ({_shown(found)}, not {_shown(stated)})" for file, (stated, found) in self.missized.items()]
+        told = {
+            "left_out": ("left out, for it cannot be used", "left out, for they cannot be used", reasons),
+            "empty": ("image without a box, which stays", "images without a box, which stay", self.empty),
+            "missized": (
+                "image of another size than its annotation says",
+                "images of another size than their annotations say",
+                sizes,
+            ),
+            "clipped": (
+                "box cut off at the border of its image",
+                "boxes cut off at the border of their image",
+                list(self.clipped),
+            ),
+            "dropped": (
+                "box dropped, for it has no area in its image, or no class or image",
+                "boxes dropped, for they have no area in their image, or no class or image",
+                list(self.dropped),
+            ),
+        }
+        counts = self.counts()
+        return [
+            f"{counts[kind]:,} {one if counts[kind] == 1 else many}: {_few(files)}"
+            for kind, (one, many, files) in told.items()
+            if counts[kind]
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,15 +149,26 @@ class Collector:
     def leave_out(self, file: str, reason: str) -> None:
         self.faults.left_out[file] = reason
 
+    def drop(self, file: str, boxes: int) -> None:
+        self.faults.dropped[file] = self.faults.dropped.get(file, 0) + boxes
+
     def add(
-        self, path: str, size: tuple[int, int], boxes: Rows, labels: Sequence[int], ignored: Sequence[bool]
+        self,
+        path: str,
+        size: Size,
+        boxes: Rows,
+        labels: Sequence[int],
+        ignored: Sequence[bool],
+        stated: Size | None = None,
     ) -> None:
-        """An image of `size` (height, width) and its boxes as they are in the file."""
+        """An image of `size` and its boxes as they are in the file, which may have `stated` a size."""
+        if stated is not None and stated != size:
+            self.faults.missized[path] = (stated, size)
         kept, chosen, clipped = clip(boxes, size)
         if clipped:
             self.faults.clipped[path] = clipped
         if len(chosen) < len(boxes):
-            self.faults.dropped[path] = len(boxes) - len(chosen)
+            self.drop(path, len(boxes) - len(chosen))
         if not boxes:
             self.faults.empty.append(path)
         self._paths.append(path)
@@ -146,13 +182,13 @@ class Collector:
 
     def finish(self, classes: Mapping[int, str]) -> BoxData:
         for sentence in self.faults.sentences():
-            log.warning("%s: %s", self.name, sentence)
+            log.info("%s: %s", self.name, sentence)  # a user is told by the command line, or looks at `faults`
         images = ImageFiles(self._paths)
         return BoxData(name=self.name, images=images, targets=self._targets, classes=classes, faults=self.faults)
 
 
-def clip(boxes: Rows, size: tuple[int, int]) -> tuple[list[list[float]], list[int], int]:
-    """The boxes within an image of `size` (height, width), which ones these are, and how many of them were cut."""
+def clip(boxes: Rows, size: Size) -> tuple[list[list[float]], list[int], int]:
+    """The boxes within an image of `size`, which ones these are, and how many of them were cut."""
     height, width = size
     kept, chosen, clipped = [], [], 0
     for i, box in enumerate(boxes):
@@ -166,6 +202,10 @@ def clip(boxes: Rows, size: tuple[int, int]) -> tuple[list[list[float]], list[in
         kept.append([*low, *high])
         chosen.append(i)
     return kept, chosen, clipped
+
+
+def _shown(size: Size) -> str:
+    return f"{size[1]} x {size[0]}"
 
 
 def _few(files: Sequence[str]) -> str:

@@ -2,20 +2,23 @@
 
 import json
 import math
+import os
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from PIL import Image
 
 from spikecal.data.factory import call, is_factory, load_factory
 from spikecal.data.folder import SUFFIXES
-from spikecal.detection.boxes import BoxData, Collector
+from spikecal.detection.boxes import BoxData, Collector, Size
 from spikecal.errors import DataError
 
 SPLITS = ("train", "val", "test")
+IN_PNG = (b"eXIf", b"tEXtRaw profile type exif", b"zTXtRaw profile type exif", b"iTXtXML:com.adobe.xmp")
 NAMES = {  # what a split's lists, files and folders are called, the best first
     "train": ("train", "trainval"),
     "val": ("val", "valid", "validation"),
@@ -52,21 +55,22 @@ def load_voc(spec: str, folder: Path, split: str) -> BoxData:
     """
     everything, listed, images = _voc_layout(spec, folder, split)
     parsed = {path: _parsed(path) for path in everything}
-    names = sorted({str(o[0]) for _, objects in parsed.values() for o in objects})
+    names = sorted({str(o[0]) for one in parsed.values() for o in one.objects})
     numbers = {name: i + 1 for i, name in enumerate(names)}
     found = Collector(spec)
     for path in listed:
-        fault, objects = parsed.get(path, ("no such file", []))
-        image = None if fault else _image_beside(path.stem, images or path.parent)
-        if fault or image is None:
-            found.leave_out(str(path), fault or "there is no image to it")
+        one = parsed.get(path, Annotation("no such file"))
+        image = None if one.fault else _image_beside(path.stem, images or path.parent)
+        if image is None:
+            found.leave_out(str(path), one.fault or "there is no image to it")
             continue
         size = _size_of(image)
         if isinstance(size, str):
             found.leave_out(str(image), size)
             continue
-        labels = [numbers[name] for name, _, _ in objects]
-        found.add(str(image), size, [box for _, box, _ in objects], labels, [hard for _, _, hard in objects])
+        labels = [numbers[name] for name, _, _ in one.objects]
+        hard = [difficult for _, _, difficult in one.objects]
+        found.add(str(image), size, [box for _, box, _ in one.objects], labels, hard, one.size)
     return found.finish({number: name for name, number in numbers.items()})
 
 
@@ -103,25 +107,33 @@ def _listed(path: Path) -> list[str]:
     return [line.split()[0] for line in lines if line.strip()]
 
 
-Objects = list[tuple[str, list[float], bool]]  # name, box, whether it is difficult
+Objects = Sequence[tuple[str, list[float], bool]]  # name, box, whether it is difficult
 
 
-def _parsed(path: Path) -> tuple[str, Objects]:
-    """What is wrong with an XML file, if anything, and its objects. A box without numbers is one of no area."""
+class Annotation(NamedTuple):
+    """What an XML file says, or what is wrong with it."""
+
+    fault: str = ""
+    objects: Objects = ()
+    size: Size | None = None
+
+
+def _parsed(path: Path) -> Annotation:
+    """An XML file. A box without numbers is one of no area."""
     try:
         root = ElementTree.parse(path).getroot()
     except (ElementTree.ParseError, OSError, ValueError, LookupError) as error:
-        return f"not XML: {error}", []
-    objects: Objects = []
+        return Annotation(f"not XML: {error}")
+    objects = []
     for entry in root.iter("object"):
         name = (entry.findtext("name") or "").strip()
         if not name:
-            return "an object without a name", []
+            return Annotation("an object without a name")
         corners = [_number(entry.findtext(f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax")]
         # pixels are counted from 1, and the last one belongs to the box
         box = [corners[0] - 1, corners[1] - 1, corners[2], corners[3]]
         objects.append((name, box, (entry.findtext("difficult") or "0").strip() == "1"))
-    return "", objects
+    return Annotation("", objects, _stated(*(_number(root.findtext(f"size/{side}")) for side in ("height", "width"))))
 
 
 def _number(text: str | None) -> float:
@@ -135,14 +147,47 @@ def _image_beside(stem: str, folder: Path) -> Path | None:
     return next((path for path in names if path.is_file()), None)
 
 
-def _size_of(path: Path) -> tuple[int, int] | str:
-    """Height and width as the image will be read, from its header; or what is wrong with it."""
+def _size_of(path: Path) -> Size | str:
+    """The size in which the image will be read, from its header; or what is wrong with it."""
     try:
         with Image.open(path) as image:
-            turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
-            return (image.width, image.height) if turned else (image.height, image.width)
+            width, height = image.size
+            if image.format == "TIFF":  # of which some versions of Pillow give the size turned, and some do not
+                width, height = (int(image.tag_v2[tag]) for tag in (256, 257))  # type: ignore[attr-defined]
+            return (width, height) if _orientation(image, path) in (5, 6, 7, 8) else (height, width)
     except Exception as error:  # decoders raise anything on damaged files
         return f"not a readable image: {type(error).__name__}"
+
+
+def _orientation(image: Image.Image, path: Path) -> int:
+    """How EXIF data say that an image is to be turned; where they are damaged, not at all."""
+    with suppress(Exception):  # as when it is read
+        # to look behind a PNG's pixels, Pillow decodes them: only if there is something to find
+        if image.format != "PNG" or _has_orientation(path):
+            return int(image.getexif().get(0x0112, 1))
+    return 1
+
+
+def _has_orientation(path: Path) -> bool:
+    """Whether a PNG has a chunk, before or behind its pixels, that may say how it is to be turned."""
+    with path.open("rb") as file:
+        file.seek(8)
+        while len(head := file.read(8)) == 8:
+            length, name = int.from_bytes(head[:4], "big") + 4, head[4:]
+            if name == b"IDAT":
+                file.seek(length, os.SEEK_CUR)
+                continue
+            chunk = name + file.read(length)
+            if chunk.startswith(IN_PNG):
+                return True
+    return False
+
+
+def _stated(height: Any, width: Any) -> Size | None:
+    """The size that an annotation gives, if it does: some have 0 x 0, or words."""
+    if all(isinstance(side, int | float) and 0 < side < math.inf for side in (height, width)):
+        return round(height), round(width)
+    return None
 
 
 # -- COCO ----------------------------------------------------------------------------------------------------------
@@ -155,31 +200,46 @@ def load_coco(spec: str, folder: Path, split: str) -> BoxData:
     """
     path, folders = _coco_layout(spec, folder, split)
     whole = _coco_json(path)
-    classes = {int(c["id"]): str(c.get("name", c["id"])) for c in whole["categories"]}
-    if any(label < 1 for label in classes):
-        classes = {label + 1: name for label, name in classes.items()}
-        shift = 1  # 0 is the background
-    else:
-        shift = 0
+    classes = {c["id"]: str(c.get("name", c["id"])) for c in whole["categories"]}
+    shift = 1 if 0 in classes else 0  # 0 is the background
+    classes = {label + shift: name for label, name in classes.items()}
     found = Collector(spec)
-    by_image: dict[Any, list[dict[str, Any]]] = {}
-    for annotation in whole["annotations"]:
-        if isinstance(annotation, dict):
-            by_image.setdefault(annotation.get("image_id"), []).append(annotation)
+    by_image = _by_image(whole, found, path)
     for entry in whole["images"]:
         name = str(entry.get("file_name", "")) if isinstance(entry, dict) else ""
-        image = next((p for f in folders if name and (p := f / name).is_file()), None)
+        # isfile and not is_file, which raises where a name is too long to be one
+        image = next((p for f in folders if name and os.path.isfile(p := f / name)), None)
         if image is None:
             found.leave_out(name or str(entry)[:80], "there is no such image")
             continue
-        size = _stated(entry) or _size_of(image)
-        if isinstance(size, str):
-            found.leave_out(str(image), size)
+        own = by_image.pop(_key(entry.get("id")), None)
+        size = "its id is none, or that of another image" if own is None else _size_of(image)
+        if own is None or isinstance(size, str):
+            found.leave_out(str(image), str(size))
             continue
-        own = [a for a in by_image.get(entry.get("id"), []) if _label(a, shift) in classes]
-        boxes = [_corners(a.get("bbox")) for a in own]
-        found.add(str(image), size, boxes, [_label(a, shift) for a in own], [a.get("iscrowd") == 1 for a in own])
+        labels = [_label(a, shift) for a in own]
+        boxes = [_corners(a.get("bbox") if label in classes else None) for a, label in zip(own, labels, strict=True)]
+        stated = _stated(entry.get("height"), entry.get("width"))
+        found.add(str(image), size, boxes, labels, [a.get("iscrowd") == 1 for a in own], stated)
     return found.finish(classes)
+
+
+def _by_image(whole: dict[str, list[Any]], found: Collector, path: Path) -> dict[Hashable, list[dict[str, Any]]]:
+    """The annotations of every image's id; those of no image are dropped."""
+    keys = (_key(entry.get("id")) for entry in whole["images"] if isinstance(entry, dict))
+    by_image: dict[Hashable, list[dict[str, Any]]] = {key: [] for key in keys if key is not None}
+    for annotation in whole["annotations"]:
+        own = by_image.get(_key(annotation.get("image_id"))) if isinstance(annotation, dict) else None
+        if own is None:
+            found.drop(str(path), 1)
+        else:
+            own.append(annotation)
+    return by_image
+
+
+def _key(given: Any) -> Hashable:
+    """An id, if it is one: damaged files have lists there."""
+    return given if isinstance(given, int | float | str) else None
 
 
 def _coco_layout(spec: str, folder: Path, split: str) -> tuple[Path, list[Path]]:
@@ -204,30 +264,28 @@ def _coco_json(path: Path) -> dict[str, list[Any]]:
     parts = ("images", "annotations", "categories")
     if not isinstance(whole, dict) or not all(isinstance(whole.get(part), list) for part in parts):
         raise DataError(f"{path} is not in COCO's format: it needs lists of {', '.join(parts)}")
-    if not all(isinstance(c, dict) and isinstance(c.get("id"), int) for c in whole["categories"]):
-        raise DataError(f"{path} is not in COCO's format: every category needs a number as its id")
+    ids = [c.get("id") if isinstance(c, dict) else None for c in whole["categories"]]
+    if not all(type(number) is int and 0 <= number < 1 << 31 for number in ids):
+        raise DataError(f"{path} is not in COCO's format: every category needs a number from 0 on as its id")
+    twice = next((number for number, count in Counter(ids).items() if count > 1), None)
+    if twice is not None:
+        raise DataError(f"{path} has two categories with the id {twice}: give every category its own")
     return whole
 
 
 def _label(annotation: dict[str, Any], shift: int) -> int:
     label = annotation.get("category_id")
-    return label + shift if isinstance(label, int) else -1
+    return label + shift if type(label) is int else -1
 
 
 def _corners(box: Any) -> list[float]:
     """x, y, width, height into corners; what is no such thing into a box of no area."""
     if not isinstance(box, list) or len(box) != 4 or not all(isinstance(x, int | float) for x in box):
         return [math.nan] * 4
-    x, y, width, height = map(float, box)
-    return [x, y, x + width, y + height]
-
-
-def _stated(entry: dict[str, Any]) -> tuple[int, int] | None:
-    """Height and width by the JSON file: opening the headers of a hundred thousand images takes minutes."""
-    height, width = entry.get("height"), entry.get("width")
-    if isinstance(height, int) and isinstance(width, int) and min(height, width) > 0:
-        return height, width
-    return None
+    with suppress(OverflowError):  # JSON has numbers of any length
+        x, y, width, height = map(float, box)
+        return [x, y, x + width, y + height]
+    return [math.nan] * 4
 
 
 KINDS: dict[str, Callable[[str, Path, str], BoxData]] = {"voc": load_voc, "coco": load_coco}

@@ -1,5 +1,6 @@
 """The table of detectors: what it is measured on, and one cell of it."""
 
+import logging
 import statistics
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,8 @@ from spikecal.zoo.detectors import load_detector
 
 if TYPE_CHECKING:
     from spikecal.reproduce.cells import Cell
+
+log = logging.getLogger(__name__)
 
 LOOKED_AT = 16  # images of a set that its hash is made from
 
@@ -68,7 +71,11 @@ def load_detector_subject(spec: str, weights: Path | None, data: str | None) -> 
         raise ConfigError(f"{spec} comes with no images: give --data voc:PATH or --data coco:PATH")
     network, train = load_detector(spec, weights), load_boxes(data, "train")
     check_labels(spec, network, weights, train)
-    return DetectorSubject(spec, network, data, train, load_boxes(data, "test"))
+    test = load_boxes(data, "test")
+    for split, images in (("train", train), ("test", test)):  # what a table is not measured on is worth a warning
+        for sentence in images.faults.sentences():
+            log.warning("%s, %s: %s", data, split, sentence)
+    return DetectorSubject(spec, network, data, train, test)
 
 
 def measure(
