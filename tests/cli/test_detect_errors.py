@@ -107,6 +107,10 @@ def test_strict_is_told_before_anything_is_converted(
     call = ["convert", NAME, "--weights", str(place / "w3.safetensors"), "--data", f"voc:{tmp_path}/set", "-T", "2"]
     assert main([*call, "--strict", "-o", str(tmp_path / "d.snn")]) == 2
     assert "scene1.xml" in capsys.readouterr().err and not (tmp_path / "d.snn").exists()
+    (tmp_path / "set" / "Annotations" / "scene4.xml").write_text("<annotation>")
+    assert main([*call, "-o", str(tmp_path / "d.snn")]) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    assert len(told) == 2 and [", test images: " in line for line in told] == [False, True]
 
 
 def test_check_and_figure(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -38,10 +38,10 @@ def boxes(data: str | None, split: str) -> "BoxData":
     return load_boxes(data, split)
 
 
-def tell_faults(data: "BoxData") -> None:
-    """Count, on standard error, what was wrong with a set."""
+def tell_faults(data: "BoxData", part: str = "") -> None:
+    """Count, on standard error, what was wrong with a set, or with a part of it."""
     for sentence in data.faults.sentences():
-        typer.echo(f"{data.name}: {sentence}", err=True)
+        typer.echo(f"{data.name}{part and f', {part}'}: {sentence}", err=True)
 
 
 def convert_detector(
@@ -113,9 +113,12 @@ def convert_detector(
         facts |= {"readout": made.body.snn.readout, "precision": {name: one.to_dict() for name, one in found.items()}}
         facts |= {"records": [dataclasses.asdict(record) for record in made.records]}
         facts |= {} if written is None else {"report": written.facts()}
+        facts |= {} if held_out is None else {"test_faults": held_out.faults.to_dict()}
         show_json({**facts, "faults": images.faults.to_dict(), "unreadable": options.unreadable_facts(unreadable)})
         return
     tell_faults(images)
+    if held_out is not None:
+        tell_faults(held_out, "test images")
     show_precision(str(output), found)
     options.tell_unreadable(made.unreadable | _unreadable(found))
     if why and test > 0:

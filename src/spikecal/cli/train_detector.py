@@ -65,6 +65,9 @@ def train_detector(
             f"--backbone torchvision:resnet50"
         )
     tell_faults(images)
+    for part, title in ((test, "test images"), (held_out, "validation images")):
+        if part is not None:
+            tell_faults(part, title)
     typer.echo(f"{model}: recipe {name}, {recipe.epochs} epochs, lr {recipe.lr:g}, seed {recipe.seed}", err=True)
     with bars(json) as progress:
         trained = train(
