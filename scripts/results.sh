@@ -37,7 +37,7 @@ for group; do
             -T 4 -T 8 -T 16 -T 32
         ;;
     detect)
-        table detect detect --data voc:bccd -T 16 -T 32 -T 64 -T 128 -T 256
+        table detect detect --data voc:bccd
         ;;
     fakedata)
         table fakedata fakedata --with "vgg16-half=$WEIGHTS/vgg16-half.safetensors"

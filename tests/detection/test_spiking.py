@@ -197,6 +197,8 @@ def test_a_file_that_does_not_fit(made: detection.Conversion, tmp_path: Path) ->
     [
         ([torch.zeros(3, 8, 8, dtype=torch.uint8)], DataError, "floats"),
         ([torch.zeros(1, 3, 8, 8)], DataError, "floats"),
+        ([torch.zeros(4, 8, 8)], DataError, "floats"),
+        (iter([[]]), DataError, "no calibration images"),
         (7, DataError, "not int"),
         ([], DataError, "no calibration images"),
     ],
@@ -206,7 +208,9 @@ def test_images_that_cannot_be_used(detector: nn.Module, given: object, error: t
         detection.convert(detector, given, T=2)
 
 
-def test_what_is_not_a_detector(detector: nn.Module) -> None:
+def test_what_is_not_a_detector(detector: nn.Module, made: detection.Conversion) -> None:
+    with pytest.raises(ConfigError, match="a spiking body already"):
+        detection.convert(made.detector, images(1), T=2)
     with pytest.raises(ConfigError, match="not one of torchvision's detectors"):
         detection.convert(nn.Conv2d(3, 3, 1), images(1), T=2)
     with pytest.raises(ConfigError, match="readout"):

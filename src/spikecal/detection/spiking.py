@@ -97,7 +97,10 @@ def convert(
     """
     if readout not in READOUTS:
         raise ConfigError(f"the readout is one of {', '.join(READOUTS)}, not {readout!r}")
-    body, chosen = body_of(detector), _Chosen(detector, images, count, seed)
+    body = body_of(detector)
+    if isinstance(body, SpikingBody):
+        raise ConfigError("this detector has a spiking body already: convert the one it was made from")
+    chosen = _Chosen(detector, images, count, seed)
     result = conversion.convert(
         body,
         chosen,
@@ -232,7 +235,8 @@ class _Chosen:
                 yield _image(images[i])
         elif isinstance(images, Iterable):
             for batch in images:
-                batch = batch[0] if isinstance(batch, (tuple, list)) and not _is_image(batch[0]) else batch
+                if isinstance(batch, (tuple, list)) and batch and not _is_image(batch[0]):
+                    batch = batch[0]
                 yield from ([_image(batch)] if _is_image(batch) else map(_image, batch))
         else:
             raise DataError(f"calibration images must be a list, a dataset or a loader, not {type(images).__name__}")
@@ -244,7 +248,7 @@ def _is_image(value: Any) -> bool:
 
 def _image(item: Any) -> Tensor:
     image = item[0] if isinstance(item, (tuple, list)) and item else item
-    if not isinstance(image, Tensor) or image.ndim != 3 or not image.is_floating_point():
+    if not _is_image(image) or image.shape[0] not in (1, 3) or not image.is_floating_point():
         told = f"{image.dtype} {list(image.shape)}" if isinstance(image, Tensor) else type(image).__name__
         raise DataError(f"a calibration image is {told}: detectors take floats [3, H, W] in 0..1")
     return image
