@@ -54,17 +54,17 @@ def convert_classifier(
     from spikecal.zoo.models import load_model
 
     network, card = load_model(model, weights)
-    started = time.perf_counter()
-    distilled = None
+    distilled, distilling = None, 0.0
     if data == DISTILLED:
+        started = time.perf_counter()
         distilled = distilled_for(model, network, card, pipeline.images, keep, seed, workdir, memory, json)
-        source = distilled.data()
+        source, distilling = distilled.data(), time.perf_counter() - started
     else:
         source = options.chosen_data(data, card, "train", data_root)
-    making = time.perf_counter() - started
     chosen, unreadable = readable(source, pipeline.images, seed)
     if strict:
         options.refuse_unreadable(chosen.name, unreadable)
+    started = time.perf_counter()
     with bars(json) as progress:
         result = spikecal.convert(
             network,
@@ -78,10 +78,10 @@ def convert_classifier(
             micro_batch=micro_batch,
             progress=progress,
         )
-    made = _Made(model, output, result, distilled, time.perf_counter() - started, unreadable)
+    made = _Made(model, output, result, distilled, distilling + time.perf_counter() - started, unreadable)
     result.card = card.to_dict()
     if distilled is not None:
-        result.seconds["distilling"] = making
+        result.seconds["distilling"] = distilling
     if source.distilled:
         result.more["calibration"] = DISTILLED
     result.save(output)  # what comes now only looks at it
@@ -99,7 +99,7 @@ def convert_classifier(
         facts = made.facts() | {"pipeline": pipeline.to_dict(), "seed": seed}
         show_json(facts if written is None else {**facts, "report": written.facts()})
         return
-    made.show(said=test > 0)
+    made.show(asked=test > 0)
     if written is not None:
         written.show()
     typer.echo(f"{output}: {size(output.stat().st_size)}, {duration(made.seconds)}")
@@ -161,8 +161,8 @@ class _Made:
         facts |= {} if self.distilled is None else {"distilled": self.distilled.facts()}
         return {**facts, "records": [dataclasses.asdict(record) for record in self.result.records]}
 
-    def show(self, said: bool) -> None:
-        """For people; `said`: whether a summary was asked for."""
+    def show(self, asked: bool) -> None:
+        """For people; `asked`: whether a summary was asked for."""
         longest = max(self.result.networks)
         show_records([record for record in self.result.records if record.T == longest], longest)
         if self.summary is not None:
@@ -170,7 +170,7 @@ class _Made:
         options.tell_unreadable(self.unreadable)
         for note in () if self.distilled is None else self.distilled.notes:
             typer.echo(f"distilled: {note}", err=True)
-        if self.why and said:
+        if self.why and asked:
             typer.echo(f"no summary: {self.why}", err=True)
 
 
