@@ -89,7 +89,9 @@ def convert(
             strict=strict, report=report, json=json,
         )  # fmt: skip
         return
-    if (data or "").partition(":")[0] in ("voc", "coco"):
+    from spikecal.detection.sources import KINDS
+
+    if (data or "").partition(":")[0] in KINDS:
         raise ConfigError(f"{data} is for detectors: if {model} is one, say --task detect")
     if readout is not None:
         raise ConfigError(f"--readout is for detectors, and {model} is none")

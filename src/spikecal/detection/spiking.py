@@ -21,6 +21,7 @@ from spikecal.detection.boxes import BoxData
 from spikecal.detection.precision import Detections, detect
 from spikecal.errors import ConfigError, DataError, FileError
 from spikecal.graph.graph import same_structure
+from spikecal.graph.prepare import SMALL_TYPES
 from spikecal.pipeline import LCP, Pipeline, resolve
 from spikecal.snn.file import load as load_network
 from spikecal.snn.network import READOUTS, Readout, SpikingNetwork
@@ -29,7 +30,6 @@ from spikecal.zoo.detectors import body_of, body_place
 log = logging.getLogger(__name__)
 
 IMAGES = 128  # that calibration looks at, as in the paper
-HALF = (torch.float16, torch.bfloat16)
 READOUT: Readout = "current"  # docs/detection.md has the measurements
 TRIED = 64  # pixels of the image that shows whether a file fits a detector
 
@@ -43,7 +43,7 @@ class SpikingBody(nn.Module):
         self.steps: int | None = None  # how many of them are run; None: all
 
     def forward(self, x: Tensor) -> Any:
-        if x.dtype not in HALF:
+        if x.dtype not in SMALL_TYPES:
             return self.network(x, steps=self.steps)
         found = self.network(x.float(), steps=self.steps)  # potentials add up: networks are float32 at least
         return tree_map(lambda value: value.to(x.dtype), found)

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from spikecal.data.card import Card
 from spikecal.data.fit import fit_tensor
 from spikecal.errors import ConfigError
+from spikecal.graph.prepare import SMALL_TYPES
 from spikecal.memory import free_memory
 
 SMALLEST = 1e-12  # variance of a channel that is constant, so that its logarithm is finite
@@ -26,7 +27,7 @@ class Teacher:
     def __init__(self, name: str, model: nn.Module, card: Card) -> None:
         self.name, self.card = name, card
         self.network = copy.deepcopy(model).eval().requires_grad_(False)
-        if any(t.dtype in (torch.float16, torch.bfloat16) for t in self.network.state_dict().values()):
+        if any(t.dtype in SMALL_TYPES for t in self.network.state_dict().values()):
             self.network = self.network.float()
         tensors = [t for t in self.network.state_dict().values() if t.is_floating_point()]
         if any(t.device.type == "meta" for t in tensors):
