@@ -372,6 +372,11 @@ def test_files(tmp_path: Path) -> None:
     assert torch.equal(pixels[:96:8, 97:193:8].permute(2, 0, 1), made.images[1])  # eight times as large
 
 
+def test_targets_of_somebody_else_are_not_distilled(tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", images=np.zeros((4, 3, 8, 8), dtype=np.uint8), targets=np.arange(4))
+    assert not load_data(f"npz:{tmp_path / 'own.npz'}", "train").distilled
+
+
 def test_images_of_any_number_of_channels_are_read_again(tmp_path: Path) -> None:
     model = dyadic()  # of two channels
     made = spikecal.distill(model, 16, (8, 8), inversion=FEW)

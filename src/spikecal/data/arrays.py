@@ -28,7 +28,7 @@ def load_npz(spec: str, path: Path, split: str) -> Data:
             if pair is None:
                 raise DataError(f"{spec}: {path} has no array {_either(n for n, _ in names)}, only {list(arrays)}")
             images, labels = _member(spec, arrays, pair[0]), _member(spec, arrays, pair[1])
-            distilled = "targets" in arrays or "facts" in arrays
+            distilled = "facts" in arrays  # anybody may have `targets`
     except (OSError, ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         damaged = path.is_file() and not zipfile.is_zipfile(path)
         reason = "it is not an npz file" if damaged else first_line(error)
