@@ -3,7 +3,6 @@
 import dataclasses
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -20,32 +19,14 @@ if TYPE_CHECKING:
 
     from spikecal.analysis.summary import Summary
     from spikecal.calibration.sweep import StageRecord
+    from spikecal.cli.request import Request
     from spikecal.conversion import Result
     from spikecal.data.card import Card
     from spikecal.data.images import Data, Unreadable
     from spikecal.distillation.distill import Distilled
-    from spikecal.pipeline import Pipeline
 
 
-def convert_classifier(
-    model: str,
-    output: Path,
-    *,
-    weights: Path | None,
-    data: str | None,
-    data_root: Path | None,
-    steps: list[int],
-    pipeline: "Pipeline",
-    keep: tuple[str, ...],
-    seed: int,
-    workdir: Path | None,
-    memory: int | None,
-    micro_batch: int | None,
-    test: int,
-    strict: bool,
-    report: Path | None,
-    json: bool,
-) -> None:
+def convert_classifier(asked: "Request") -> None:
     """Convert a network, write it, and measure it on test images."""
     import spikecal
     from spikecal.data.images import readable
@@ -53,64 +34,51 @@ def convert_classifier(
     from spikecal.data.sources import DISTILLED
     from spikecal.zoo.models import load_model
 
-    network, card = load_model(model, weights)
+    network, card = load_model(asked.model, asked.weights)
     distilled, distilling = None, 0.0
-    if data == DISTILLED:
+    if asked.data == DISTILLED:
         started = time.perf_counter()
-        distilled = distilled_for(model, network, card, pipeline.images, keep, seed, workdir, memory, json)
+        distilled = distilled_for(asked, network, card)
         source, distilling = distilled.data(), time.perf_counter() - started
     else:
-        source = options.chosen_data(data, card, "train", data_root)
-    chosen, unreadable = readable(source, pipeline.images, seed)
-    if strict:
+        source = options.chosen_data(asked.data, card, "train", asked.data_root)
+    chosen, unreadable = readable(source, asked.pipeline.images, asked.seed)
+    if asked.strict:
         options.refuse_unreadable(chosen.name, unreadable)
     started = time.perf_counter()
-    with bars(json) as progress:
-        result = spikecal.convert(
-            network,
-            Prepared(chosen, card),
-            T=steps,
-            pipeline=pipeline,
-            seed=seed,
-            keep=keep,
-            workdir=workdir,
-            memory=memory,
-            micro_batch=micro_batch,
-            progress=progress,
-        )
-    made = _Made(model, output, result, distilled, distilling + time.perf_counter() - started, unreadable)
+    with bars(asked.json) as progress:
+        result = spikecal.convert(network, Prepared(chosen, card), keep=asked.keep, **asked.settings(progress))
+    made = _Made(asked, result, distilled, distilling + time.perf_counter() - started, unreadable)
     result.card = card.to_dict()
     if distilled is not None:
         result.seconds["distilling"] = distilling
     if source.distilled:
         result.more["calibration"] = DISTILLED
-    result.save(output)  # what comes now only looks at it
-    if test > 0:
-        made.measure(network, card, source, data, data_root, test, seed, strict, json)
+    result.save(asked.output)  # what comes now only looks at it
+    if asked.test > 0:
+        made.measure(network, card, source)
     else:
         made.why = "--test 0"
     written = None
-    if report is not None:
-        with bars(json) as progress:
+    if asked.report is not None:
+        with bars(asked.json) as progress:
             written = report_result(
-                report, output.name, result, network, made.tested, card, made.summary, made.why, progress
+                asked.report, asked.output.name, result, network, made.tested, card, made.summary, made.why, progress
             )
-    if json:
-        facts = made.facts() | {"pipeline": pipeline.to_dict(), "seed": seed}
-        show_json(facts if written is None else {**facts, "report": written.facts()})
+    if asked.json:
+        show_json(made.facts() if written is None else {**made.facts(), "report": written.facts()})
         return
-    made.show(asked=test > 0)
+    made.show()
     if written is not None:
         written.show()
-    typer.echo(f"{output}: {size(output.stat().st_size)}, {duration(made.seconds)}")
+    typer.echo(f"{asked.output}: {size(asked.output.stat().st_size)}, {duration(made.seconds)}")
 
 
 @dataclass
 class _Made:
     """A conversion that is on disk, and what was found of it."""
 
-    model: str
-    output: Path
+    asked: "Request"
     result: "Result"
     distilled: "Distilled | None"
     seconds: float
@@ -119,29 +87,27 @@ class _Made:
     tested: "Data | None" = field(default=None, repr=False)
     why: str = ""  # there is no summary
 
-    def measure(
-        self, network: "nn.Module", card: "Card", source: "Data", data: str | None, root: Path | None,
-        count: int, seed: int, strict: bool, json: bool,
-    ) -> None:  # fmt: skip
-        """Run it on `count` test images, if there are some, and put what comes out into the file."""
+    def measure(self, network: "nn.Module", card: "Card", source: "Data") -> None:
+        """Run it on test images, if there are some, and put what comes out into the file."""
         from spikecal.conversion import seconds_alone
         from spikecal.data.sources import subset
 
+        asked, data = self.asked, self.asked.data
         try:
             if source.distilled:  # it is still measured on real images, if there are some
                 if card.data is None:
                     raise DataError(f"{card.name} comes with no images to test on")
                 data = None
-            held_out = options.chosen_data(data, card, "test", root)
-            self.tested = subset(held_out, count, seed)
-            with bars(json) as progress:
+            held_out = options.chosen_data(data, card, "test", asked.data_root)
+            self.tested = subset(held_out, asked.test, asked.seed)
+            with bars(asked.json) as progress:
                 self.summary, more = measure(
                     [self.result.at(T) for T in sorted(self.result.networks)],
                     network,
                     self.tested,
                     card,
                     "calibration" if same_images(held_out, source) else "test",
-                    strict=strict,
+                    strict=asked.strict,
                     seconds=seconds_alone(self.result.seconds),
                     progress=progress,
                 )
@@ -150,27 +116,26 @@ class _Made:
             return
         self.unreadable = {**self.unreadable, **more}
         self.result.measured = self.summary.measured()
-        self.result.save(self.output)
+        self.result.save(asked.output)
 
     def facts(self) -> dict[str, Any]:
         """For machines."""
-        facts = {"file": str(self.output), "bytes": self.output.stat().st_size, "model": self.model}
-        facts |= {"T": sorted(self.result.networks), "unreadable": options.unreadable_facts(self.unreadable)}
+        facts = {**self.asked.facts(), "unreadable": options.unreadable_facts(self.unreadable)}
         facts |= {"seconds": self.seconds, "phases": self.result.seconds}
         facts |= {"summary": self.summary and self.summary.to_dict()}
         facts |= {} if self.distilled is None else {"distilled": self.distilled.facts()}
         return {**facts, "records": [dataclasses.asdict(record) for record in self.result.records]}
 
-    def show(self, asked: bool) -> None:
-        """For people; `asked`: whether a summary was asked for."""
+    def show(self) -> None:
+        """For people."""
         longest = max(self.result.networks)
         show_records([record for record in self.result.records if record.T == longest], longest)
         if self.summary is not None:
-            show_summary(str(self.output), self.summary)
+            show_summary(str(self.asked.output), self.summary)
         options.tell_unreadable(self.unreadable)
         for note in () if self.distilled is None else self.distilled.notes:
             typer.echo(f"distilled: {note}", err=True)
-        if self.why and asked:
+        if self.why and self.asked.test > 0:
             typer.echo(f"no summary: {self.why}", err=True)
 
 

@@ -19,14 +19,13 @@ if TYPE_CHECKING:
 
     from spikecal.calibration.sweep import Progress
     from spikecal.cli.reporting import Written
+    from spikecal.cli.request import Request
     from spikecal.data.images import Unreadable
     from spikecal.detection.boxes import BoxData
     from spikecal.detection.precision import Precision
     from spikecal.detection.spiking import Conversion
-    from spikecal.pipeline import Pipeline
     from spikecal.report.measure import Measured
     from spikecal.report.source import Source
-    from spikecal.snn.network import Readout
 
 
 def boxes(data: str | None, split: str) -> "BoxData":
@@ -44,72 +43,41 @@ def tell_faults(data: "BoxData", part: str = "") -> None:
         typer.echo(f"{data.name}{part and f', {part}'}: {sentence}", err=True)
 
 
-def convert_detector(
-    model: str,
-    output: Path,
-    *,
-    weights: Path | None,
-    data: str | None,
-    steps: list[int],
-    pipeline: "Pipeline",
-    count: int | None,
-    readout: "Readout | None",
-    seed: int,
-    workdir: Path | None,
-    memory: int | None,
-    micro_batch: int | None,
-    test: int,
-    strict: bool,
-    report: Path | None,
-    json: bool,
-) -> None:
+def convert_detector(asked: "Request") -> None:
     """Convert a detector's body, write it, and measure the detector on test images."""
     from spikecal.data.card import Card
     from spikecal.detection import spiking
     from spikecal.detection.labels import check_labels
     from spikecal.zoo.detectors import load_detector
 
-    detector, images = load_detector(model, weights), boxes(data, "train")
-    check_labels(model, detector, weights, images)
-    if strict:
+    detector, images = load_detector(asked.model, asked.weights), boxes(asked.data, "train")
+    check_labels(asked.model, detector, asked.weights, images)
+    if asked.strict:
         options.refuse_unreadable(images.name, images.faults.left_out)
     started = time.perf_counter()
-    with bars(json) as progress:
+    with bars(asked.json) as progress:
         made = spiking.convert(
             detector,
             images,
-            steps,
-            pipeline,
-            count=spiking.IMAGES if count is None else count,
-            readout=readout or spiking.READOUT,
-            seed=seed,
-            workdir=workdir,
-            memory=memory,
-            micro_batch=micro_batch,
-            progress=progress,
+            count=spiking.IMAGES if asked.images is None else asked.images,
+            readout=asked.readout or spiking.READOUT,
+            **asked.settings(progress),
         )
     seconds = time.perf_counter() - started
-    if strict:
+    if asked.strict:
         options.refuse_unreadable(images.name, made.unreadable)
-    made.body.card = Card(name=model, data=data, classes=tuple(images.classes.values())).to_dict()
-    made.save(output)  # what comes now only looks at it
-    held_out, found, why = _measured(made, data, test, seed, json)
+    made.body.card = Card(name=asked.model, data=asked.data, classes=tuple(images.classes.values())).to_dict()
+    made.save(asked.output)  # what comes now only looks at it
+    held_out, found, why = _measured(made, asked)
     if found:
-        made.save(output)
+        made.save(asked.output)
     written = None
-    if report is not None:
-        with bars(json) as progress:
-            written = report_conversion(report, output.name, made, held_out, found, why, progress)
+    if asked.report is not None:
+        with bars(asked.json) as progress:
+            written = report_conversion(asked.report, asked.output.name, made, held_out, found, why, progress)
     unreadable = {**images.faults.left_out, **made.unreadable, **_unreadable(found)}
-    if json:
-        facts: dict[str, Any] = {
-            "file": str(output),
-            "bytes": output.stat().st_size,
-            "model": model,
-            "task": "detect",
-            "T": steps,
-        }
-        facts |= {"pipeline": pipeline.to_dict(), "seed": seed, "seconds": seconds, "phases": made.body.seconds}
+    if asked.json:
+        facts = {**asked.facts(), "task": "detect", "seconds": seconds, "phases": made.body.seconds}
         facts |= {"readout": made.body.snn.readout, "precision": {name: one.to_dict() for name, one in found.items()}}
         facts |= {"records": [dataclasses.asdict(record) for record in made.records]}
         facts |= {} if written is None else {"report": written.facts()}
@@ -119,24 +87,22 @@ def convert_detector(
     tell_faults(images)
     if held_out is not None:
         tell_faults(held_out, "test images")
-    show_precision(str(output), found)
+    show_precision(str(asked.output), found)
     options.tell_unreadable(made.unreadable | _unreadable(found))
-    if why and test > 0:
+    if why and asked.test > 0:
         typer.echo(f"no summary: {why}", err=True)
     if written is not None:
         written.show()
-    typer.echo(f"{output}: {size(output.stat().st_size)}, {duration(seconds)}")
+    typer.echo(f"{asked.output}: {size(asked.output.stat().st_size)}, {duration(seconds)}")
 
 
-def _measured(
-    made: "Conversion", data: str | None, count: int, seed: int, json: bool
-) -> "tuple[BoxData | None, dict[str, Precision], str]":
-    """What was found in `count` test images, which the conversion then keeps; or why there are none to look at."""
-    if count == 0:
+def _measured(made: "Conversion", asked: "Request") -> "tuple[BoxData | None, dict[str, Precision], str]":
+    """What was found in test images, which the conversion then keeps; or why there are none to look at."""
+    if asked.test == 0:
         return None, {}, "--test 0"
     try:
-        held_out = boxes(data, "test").sample(count, seed)
-        with bars(json) as progress:
+        held_out = boxes(asked.data, "test").sample(asked.test, asked.seed)
+        with bars(asked.json) as progress:
             found = precisions(made.analog, {T: made.at(T) for T in sorted(made.body.networks)}, held_out, progress)
     except DataError as error:
         return None, {}, str(error)

@@ -13,6 +13,7 @@ from spikecal.errors import ConfigError
 if TYPE_CHECKING:
     from torch import nn
 
+    from spikecal.cli.request import Request
     from spikecal.data.card import Card
     from spikecal.distillation.distill import Distilled
     from spikecal.distillation.inversion import Losses
@@ -98,17 +99,7 @@ def name_and_file(entry: str) -> tuple[str, Path | None]:
     return name, Path(file) if file else None
 
 
-def distilled_for(
-    model: str,
-    network: "nn.Module",
-    card: "Card",
-    count: int,
-    keep: tuple[str, ...],
-    seed: int,
-    workdir: Path | None,
-    memory: int | None,
-    json: bool,
-) -> "Distilled":
+def distilled_for(asked: "Request", network: "nn.Module", card: "Card") -> "Distilled":
     """What `--data distilled` means: images of the default kind out of the network that is to be converted."""
     import spikecal
     from spikecal.graph.lower import lower
@@ -116,20 +107,20 @@ def distilled_for(
 
     if card.size is None:
         raise ConfigError(
-            f"{model} does not say how large its images are: `spikecal distill {model} --size H W -o images.npz`, and "
-            "then --data npz:images.npz"
+            f"{asked.model} does not say how large its images are: "
+            f"`spikecal distill {asked.model} --size H W -o images.npz`, and then --data npz:images.npz"
         )
-    lower(network, (random_images(network, card, 2, card.size),), keep)  # what cannot be converted is told before
-    with bars(json) as progress:
+    lower(network, (random_images(network, card, 2, card.size),), asked.keep)  # what cannot be converted is told before
+    with bars(asked.json) as progress:
         return spikecal.distill(
             network,
-            count,
+            asked.pipeline.images,
             card=card,
-            seed=seed,
-            workdir=None if workdir is None else workdir / FOLDER,
-            memory=memory,
+            seed=asked.seed,
+            workdir=None if asked.workdir is None else asked.workdir / FOLDER,
+            memory=asked.memory,
             progress=progress,
-            report=None if json or progress is not None else say_batch,
+            report=None if asked.json or progress is not None else say_batch,
         )
 
 
