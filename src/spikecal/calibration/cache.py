@@ -100,8 +100,8 @@ class Cache:
         return self.used + needed <= self.budget
 
     def empty(self, images: int, like: Tensor, in_memory: bool) -> Tensor:
-        """Room for `images` images such as those of `like` `[N, ...]`, in the same layout; or as much room on disk."""
-        wide = like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last)
+        """Room for `images` images such as those of `like` `[N, ...]`, channels last; or as much room on disk."""
+        wide = like.ndim == 4
         shape = (images, *(like.permute(0, 2, 3, 1) if wide else like).shape[1:])
         if in_memory:
             flat = torch.empty(shape, dtype=like.dtype, device=like.device)
