@@ -2,16 +2,19 @@
 
     python bench/detection.py readout --data voc:PATH [--weights FILE]     mAP on validation images, both readouts
     python bench/detection.py features --data voc:PATH [-T 16 -T 64]       how far the maps are from the analog ones
+    python bench/detection.py chance --data voc:PATH [-T 64]               ACP less LCP on other test images
     python bench/detection.py memory [-T 8 -T 32]                          peak memory at 800 x 1333 pixels
     python bench/detection.py steps --data voc:PATH [--weights FILE]       seconds an image, by steps a call
 
 `readout` decides the default of `detection.convert`; it and `features` see validation images, never test images.
+`chance` sees the test images of the table whose figures it weighs, and decides nothing.
 """
 
 import argparse
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import time
@@ -22,6 +25,7 @@ import torch
 
 from spikecal import detection
 from spikecal.calibration.calibrators import Calibrator, Weights
+from spikecal.detection.precision import Detections, average_precision, detect
 from spikecal.pipeline import PRESETS, Pipeline
 from spikecal.reproduce.tables import FEW_ITERATIONS, find
 from spikecal.snn import execute
@@ -32,6 +36,7 @@ ROWS = ("baseline", "lcp", "acp")
 STEPS = (4, 8)
 IMAGES, CALIBRATION, SEED = 40, 32, 0
 ITERATIONS, BATCH = 100, 8  # of weights calibration
+DRAWS = 200  # sets of test images
 RESULTS = Path(__file__).parent / "results" / "detection.json"
 
 
@@ -94,6 +99,33 @@ def features(data: str, weights: Path | None, steps: list[int]) -> None:
             keep("features", rows)
 
 
+def chance(data: str, weights: Path | None, steps: list[int]) -> None:
+    """ACP less LCP in mAP, and its deviation over sets of test images drawn from these with replacement."""
+    detector, sizes = load_detector(MODEL, weights), find("detect").sizes
+    assert sizes is not None
+    train, images = detection.load_boxes(data, "train"), detection.load_boxes(data, "test")
+    photographs = [images.image(i) for i in range(len(images))]
+    rows: list[dict[str, Any]] = []
+    for T in steps:
+        found = []
+        for name in ("lcp", "acp"):
+            pipeline = configured(name, sizes.weights, sizes.iterations)
+            made = detection.convert(detector, train, T, pipeline, count=sizes.weights, seed=SEED).detector
+            found.append([detect(made, photograph) for photograph in photographs])
+
+        def gained(chosen: list[int], found: list[list[Detections]] = found) -> float:
+            truth = [images.targets[i] for i in chosen]
+            lcp, acp = (average_precision([one[i] for i in chosen], truth, images.classes).map for one in found)
+            return acp - lcp
+
+        generator, count = torch.Generator().manual_seed(SEED), len(images)
+        draws = [gained(torch.randint(count, (count,), generator=generator).tolist()) for _ in range(DRAWS)]
+        row = {"T": T, "images": count, "draws": DRAWS, "acp_less_lcp": gained(list(range(count)))}
+        rows.append({**row, "deviation": statistics.stdev(draws)})
+        print(rows[-1], flush=True)
+        keep("chance", rows)
+
+
 def memory(steps: list[int]) -> None:
     """Each T in a process of its own, for the peak is one of a process."""
     rows = []
@@ -148,7 +180,7 @@ def resident(field: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["readout", "features", "memory", "steps", "peak"])
+    parser.add_argument("part", choices=["readout", "features", "chance", "memory", "steps", "peak"])
     parser.add_argument("--data")
     parser.add_argument("--weights", type=Path)
     parser.add_argument("-T", type=int, action="append")
@@ -161,6 +193,8 @@ def main() -> None:
         parser.error("--data voc:PATH is needed")
     elif given.part == "features":
         features(given.data, given.weights, given.T or [16, 32, 64])
+    elif given.part == "chance":
+        chance(given.data, given.weights, given.T or [64])
     else:
         (readout if given.part == "readout" else steps_a_call)(given.data, given.weights)
 
