@@ -1,0 +1,131 @@
+"""What a cell is measured with: its seed, training images, its row's pipeline, the answers after the last step."""
+
+import re
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from spikecal.analysis.evaluate import Evaluation, evaluate
+from spikecal.calibration.calibrators import Bias, Potential, Weights
+from spikecal.calibration.threshold import MMSE, MaxAct, Percentile
+from spikecal.cli.reproduce import _sizes
+from spikecal.conversion import convert
+from spikecal.data.images import Data
+from spikecal.data.prepare import Prepared
+from spikecal.pipeline import BASELINE, LCP, Pipeline
+from spikecal.reproduce.cells import Cell, measure
+from spikecal.reproduce.subjects import Subject, load_subject
+from spikecal.reproduce.tables import TABLES, Row, Sizes, find
+
+T = 4
+
+
+@pytest.fixture
+def subject(folder: Path) -> Subject:
+    """More training images than the 128 a bias is calibrated on, so that seeds differ; every image has its colour."""
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for split, count in (("train", 160), ("test", 30)):
+        colours, grain = rng.integers(0, 192, (count, 1, 1, 3)), rng.integers(0, 64, (count, 12, 12, 3))
+        arrays |= {f"x_{split}": (colours + grain).astype(np.uint8), f"y_{split}": rng.integers(0, 4, count)}
+    np.savez(folder / "images.npz", **arrays)
+    subject = load_subject("nets.py:make", None, "npz:images.npz", None)
+    head: Any = subject.network[-1]  # type: ignore[index]
+    with torch.no_grad():  # untrained, it would give one answer to all images
+        head.bias -= subject.network(torch.stack(list(subject.calibration))).mean(0)
+    return subject
+
+
+def by_hand(subject: Subject, data: Data | None, pipeline: Pipeline, seed: int) -> tuple[Tensor, Evaluation]:
+    """The answers to all test images after every step [T, N], and the evaluation, calibrated on `data`."""
+    assert data is not None and subject.test is not None and subject.test.labels is not None
+    snn = convert(subject.network, Prepared(data, subject.card), T=T, pipeline=pipeline, seed=seed).snn
+    images = torch.stack(list(Prepared(subject.test, subject.card)))
+    return snn.run(images).outputs.argmax(-1), evaluate(snn, (images, subject.test.labels))
+
+
+def cell_of(pipeline: Pipeline, seed: int) -> Cell:
+    return Cell(kind="accuracy", model="nets.py:make", row="r", pipeline=pipeline, T=T, seed=seed, images=30)
+
+
+def test_a_cell_is_of_its_seed_its_pipeline_and_training_images(subject: Subject) -> None:
+    """By the firing rate, which tells apart what the accuracy of an untrained network does not."""
+
+    def rate(data: Data | None, pipeline: Pipeline, seed: int) -> float:
+        return statistics.fmean(by_hand(subject, data, pipeline, seed)[1].rates.values())
+
+    cases = [(LCP, 0), (LCP, 1), (replace(BASELINE, rounding="floor"), 0)]
+    expected = [rate(subject.train, *case) for case in cases]
+    assert [measure(cell_of(*case), subject)["rate"] for case in cases] == pytest.approx(expected, rel=1e-6)
+    apart = np.diff(sorted([*expected, rate(subject.test, LCP, 0)]))
+    assert min(apart) > 1e-3 * max(expected)  # else the line above could not fail
+
+
+def test_a_cell_counts_answers_after_the_last_step(subject: Subject) -> None:
+    """Where an earlier step has more right answers: to take those would be to choose T on test images."""
+    answers, _ = by_hand(subject, subject.train, BASELINE, 0)
+    assert subject.test is not None
+    subject.test = replace(subject.test, labels=answers[1])
+    right = (answers == answers[1]).double().mean(1).tolist()
+    assert right[-1] < right[1] == 1
+    assert measure(cell_of(BASELINE, 0), subject)["accuracy"] == pytest.approx(right[-1])
+
+
+# What the words of a label say of its pipeline, beside the half step on the bias, or of where its images come from.
+WORDS: dict[str, dict[str, Any]] = {
+    "MaxAct": {"threshold": MaxAct(per="layer", images=1024)},
+    "Percentile 99.99 %": {"threshold": Percentile(per="layer", images=1024, percent=99.99)},
+    "MMSE": {"threshold": MMSE(per="layer", images=1024, grid=100)},
+    "MMSE*": {"threshold": MMSE(per="channel", images=1024, grid=100)},
+    "ClipFloor": {"rounding": "floor"},
+    "ClipRound": {"rounding": "bias"},
+    "Baseline": {},
+    "uncalibrated": {},
+    "LCP": {"sweeps": ((Bias(images=128),),)},
+    "ACP": {"sweeps": ((Potential(images=128), Weights(images=1024)),)},
+    "Bias": {"sweeps": ((Bias(images=128),),)},
+    "Potential": {"sweeps": ((Potential(images=128),),)},
+    "Weights": {"sweeps": ((Weights(images=1024),),)},
+    "Real images": {},
+    "Distilled images": {"source": "distilled"},
+    "Distilled from two networks": {"source": "several"},
+    "Other real images": {"source": "other"},
+    "Gaussian noise": {"source": "noise"},
+}
+
+
+def described(label: str) -> Row:
+    """A row made of nothing but the words of its label."""
+    words, count = label, None
+    if found := re.fullmatch(r"(.*), ([\d,]+) images", label):
+        words, count = found[1], int(found[2].replace(",", ""))
+    said: dict[str, Any] = {"threshold": WORDS["MMSE*"]["threshold"], "rounding": "bias"}
+    for word in re.split(r" \+ |, ", words):
+        said |= WORDS[word]
+    source = said.pop("source", "")
+    pipeline = Pipeline(**said)
+    if count is not None:
+        pipeline = pipeline.changed({"LCP": Bias, "ACP": Weights}[words], images=count)
+    return Row(label=label, pipeline=pipeline, source=source)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_rows_are_what_their_labels_say(name: str) -> None:
+    rows = TABLES[name].rows
+    assert [replace(row, added=False) for row in rows] == [described(row.label) for row in rows]
+    assert len({row.label for row in rows}) == len(rows)
+
+
+def test_sizes_without_flags() -> None:
+    """As `spikecal reproduce --help` and the documentation have them."""
+    usual = Sizes(
+        images=1000, seeds=3, iterations=500, batch=16, weights=256, long_images=100, long_seeds=1, long_weights=128
+    )
+    assert _sizes(False, find("lcp"), {}) == Sizes() == usual
+    assert _sizes(False, find("fakedata"), {}) == replace(usual, images=2000)
