@@ -1,6 +1,9 @@
-"""Files that appear whole or not at all, and are used by one process at a time."""
+"""Files that appear whole or not at all, are used by one process at a time, and run nothing when they are read."""
 
 import os
+import pickle
+import struct
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +16,22 @@ try:
     import fcntl
 except ImportError:  # no such thing on Windows: there nobody looks after it
     fcntl = None
+
+
+# What torch may raise of a file that it did not write, or that is cut or damaged.
+NO_TORCH_FILE = (
+    pickle.UnpicklingError, OSError, RuntimeError, ValueError, EOFError, LookupError, AttributeError, TypeError,
+    struct.error,
+)  # fmt: skip
+
+
+def load_torch(path: Path) -> Any:
+    """What is in a torch file, without running anything from it; one of `NO_TORCH_FILE` where that cannot be."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of odd ways to pickle; what comes of them is checked anyway
+        return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def write_whole(path: Path, content: bytes | str) -> None:

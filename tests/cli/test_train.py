@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 from spikecal.analysis.evaluate import accuracy
@@ -74,6 +75,7 @@ def facts(result: tuple[int, str, str]) -> Any:
 
 
 QUICK = ("--data", "npz:images.npz", "--recipe", "quick", "--epochs", 3, "--batch", 16)
+SHORT = ("--recipe", "quick", "--epochs", 1, "--batch", 8, "--workers", 0)
 
 
 def test_weights_and_card_are_written_read_and_true(run: Run, tmp_path: Path) -> None:
@@ -86,7 +88,7 @@ def test_weights_and_card_are_written_read_and_true(run: Run, tmp_path: Path) ->
     assert found["validation"]["images"] == 16
     assert [record["epoch"] for record in found["history"]] == [1, 2, 3]
     card = json.loads((tmp_path / "w.safetensors.json").read_text())
-    assert card == {**{k: v for k, v in found.items() if k != "history"}, "file": "w.safetensors"}
+    assert card == {k: v for k, v in found.items() if k not in ("history", "unreadable")}
 
     model, card = load_model("nets.py:make", tmp_path / "w.safetensors")
     test = load_data("npz:images.npz", "test")
@@ -198,3 +200,40 @@ def test_a_bar_on_a_terminal(run: Run, tmp_path: Path) -> None:
     assert process.returncode == 0, shown.decode()
     assert b"epoch 3/3" in shown
     assert b"loss" in shown and b"lr" in shown and b"left" in shown
+
+
+def test_the_data_says_how_many_classes_there_are(run: Run, tmp_path: Path) -> None:
+    """What the CIFAR-10 networks become on CIFAR-100, or on folders of one's own."""
+    rng = np.random.default_rng(0)
+    np.savez("many.npz", x=rng.integers(0, 256, (24, 32, 32, 3), dtype=np.uint8), y=np.arange(24) % 12)
+    for i in range(24):
+        (tmp_path / "own" / "abc"[i % 3]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(
+            tmp_path / f"own/{'abc'[i % 3]}/{i}.png"
+        )
+    for data, classes in (("npz:many.npz", 12), ("folder:own", 3), ("npz:one.npz", 10)):
+        result = run("resnet20", "--data", data, "-o", f"{classes}.safetensors", *SHORT)
+        assert result[0] == 0, result[2]
+        assert load_file(f"{classes}.safetensors")["fc.weight"].shape == (classes, 64)
+        assert load_model("resnet20", Path(f"{classes}.safetensors"))[0].fc.out_features == classes
+
+
+def test_images_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
+    """The training goes on without them, the test counts those it has; `--strict` does neither."""
+    rng = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for i in range(20):
+            place = tmp_path / "set" / split / "ab"[i % 2]
+            place.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (12, 12, 3), dtype=np.uint8)).save(place / f"{i:02}.png")
+        (tmp_path / "set" / split / "a" / "00.png").write_bytes(b"no image")
+    call = ["nets.py:make", "--data", "folder:set", *SHORT]
+    code, out, err = run(*call, "-o", "w.safetensors")
+    assert code == 0, err
+    assert "% of 19 test images" in out
+    assert "1 of the images cannot be read and were left out:" in err
+    assert "00.png" in err
+    code, out, err = run(*call, "-o", "s.safetensors", "--strict")
+    assert (code, out) == (2, "")
+    assert "00.png is not a readable image" in err
+    assert not Path("s.safetensors").exists()

@@ -86,6 +86,10 @@ class TestNpz:
         path.unlink()
         with pytest.raises(DataError, match="cannot be read"):
             load_data(f"npz:{path}", "train")
+        with path.open("wb") as file:
+            np.save(file, np.zeros((9, 3, 8, 8), np.uint8))
+        with pytest.raises(DataError, match=r"holds one array, not named ones: save it with numpy\.savez"):
+            load_data(f"npz:{path}", "train")
 
 
 class TestFactory:

@@ -38,7 +38,7 @@ def subject(folder: Path) -> Subject:
     subject = load_subject("nets.py:make", None, "npz:images.npz", None)
     head: Any = subject.network[-1]  # type: ignore[index]
     with torch.no_grad():  # untrained, it would give one answer to all images
-        head.bias -= subject.network(torch.stack(list(subject.calibration))).mean(0)
+        head.bias -= subject.network(torch.stack(list(subject.calibration(160, 0)[0]))).mean(0)
     return subject
 
 

@@ -16,8 +16,8 @@ from reproduce.conftest import Reproduce
 import spikecal
 from spikecal.cli.main import main
 from spikecal.reproduce import cells
-from spikecal.reproduce.run import make_plan, pending, run
-from spikecal.reproduce.summary import _verdict
+from spikecal.reproduce.run import Plan, make_plan, pending, run
+from spikecal.reproduce.summary import _judge, _verdict
 from spikecal.reproduce.tables import TABLES, Claim, Sizes, find
 
 ARGUMENTS = [
@@ -117,6 +117,61 @@ def test_verdicts(better: float, worse: float, verdict: str) -> None:
     judged = _verdict(Claim(text="a beats b"), "net", 4, better, worse, 1000)
     assert judged["verdict"] == verdict
     assert judged["noise"] == pytest.approx(100 * ((better * (100 - better) + worse * (100 - worse)) / 1e7) ** 0.5)
+
+
+def columns(**means: float) -> list[dict[str, Any]]:
+    """Rows of a table at T=4, of 1,000 images."""
+    return [
+        {"method": name, "columns": {"4": {"mean": mean, "std": 0.1, "images": 1000}}} for name, mean in means.items()
+    ]
+
+
+def network(model: str, bn: bool, ann: float = 90.0, **means: float) -> dict[str, Any]:
+    return {"model": model, "bn": bn, "ann": [{"images": 1000, "accuracy": ann}], "rows": columns(**means)}
+
+
+def judged(table: str, claim: Claim, *networks: dict[str, Any]) -> dict[str, str]:
+    plan = Plan(find(table), Sizes(), (4,), {}, [])
+    return {one["model"]: one["verdict"] for one in _judge(plan, claim, networks)}
+
+
+def test_claims_are_judged_in_their_direction() -> None:
+    nets = network("up", True, a=50, b=70), network("down", True, a=70, b=50), network("same", True, a=50, b=50.5)
+    expected = {"up": "seen", "down": "not seen", "same": "level"}
+    assert judged("lcp", Claim(text="", better="b", worse="a"), *nets) == expected
+    assert judged("lcp", Claim(text="", better="b", worse="a", margin=30, at="fewest"), nets[0]) == {"up": "not seen"}
+    # deviations of mAP are those of seeds, 0.1: half a point is no chance there
+    assert judged("detect", Claim(text="", better="b", worse="a"), nets[2]) == {"same": "seen"}
+    near = Claim(text="", better="a", near=0.9, T=4)
+    assert judged("detect", near, network("x", True, a=82), network("y", True, a=80)) == {"x": "seen", "y": "not seen"}
+
+
+def test_bn_is_judged_by_what_is_lost_of_networks_that_belong_together() -> None:
+    claim = Claim(text="BN hurts")
+    nets = [
+        network("resnet20-nobn", False, 80, a=75),  # loses 5
+        network("vgg16-half", True, 95, a=90),  # loses 5
+        network("resnet20", True, 90, a=60),  # loses 30
+        network("vgg16-half-nobn", False, 95, a=70),  # loses 25
+    ]
+    pairs = {"resnet20, resnet20-nobn": "seen", "vgg16-half, vgg16-half-nobn": "not seen"}
+    assert judged("bn", claim, *nets) == pairs
+    own = network("f.py:a", True, 90, a=60), network("f.py:b", False, 90, a=88)
+    assert judged("bn", claim, *own) == {"f.py:a, f.py:b": "seen"}
+    # 2 points more: the four shares it comes from are known to 2.4
+    close = network("net", True, 60, a=46), network("net-nobn", False, 60, a=48)
+    assert judged("bn", claim, *close) == {"net, net-nobn": "level"}
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_list_with_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "--full", "--json"]) == 0
+    tables = json.loads(capsys.readouterr().out)["tables"]
+    assert {name: found["T"] for name, found in tables.items()} == {name: list(t.T) for name, t in TABLES.items()}
+    assert "datasets get cifar10" in tables["fakedata"]["needs"]
+    for flags in (["--model", "resnet20"], ["--data", "cifar10"], ["--with", "vgg16"]):
+        assert main(["reproduce", *flags]) == 2
+        assert "say which table" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("folder")

@@ -148,6 +148,7 @@ def test_the_papers_own_network_has_its_figures_beside_it() -> None:
     for spec, data, expected in (
         ("resnet20-wide", "cifar10", [75.07, 0.88]),
         ("vgg16", "demo", [71.53, 3.19]),
+        ("vgg16", "cifar100", [30.12, 2.37]),
         ("resnet20", "cifar10", None),
         ("vgg16", "npz:x", None),
     ):
@@ -157,6 +158,42 @@ def test_the_papers_own_network_has_its_figures_beside_it() -> None:
         found = _with_paper(Plan(table, Sizes(), (4, 5), {spec: subject}, []), subject, rows)
         assert found[0]["columns"]["4"].get("paper") == expected
         assert "paper" not in found[0]["columns"]["5"]
+
+
+def test_the_command_is_on_the_page_without_the_places_of_files(reproduce: Reproduce, folder: Path) -> None:
+    found = reproduce("bn", "-T", "2", "--strict")
+    command = (
+        "spikecal reproduce bn --model nets.py:make --data npz:images.npz -T 2 --images 20 --seeds 2 --iterations 3 "
+        "--long-images 10 --strict"
+    )
+    assert found["command"] == command
+    page = (folder / "out" / "bn.md").read_text()
+    assert f"```\n{command}\n```" in page
+    assert f"Written with torch {torch.__version__} on " in page
+    network, _ = load_model("resnet20")
+    torch.save(network.state_dict(), folder / "w.pt")
+    assert main(["reproduce", "space", "--model", "resnet20", "--weights", f"resnet20={folder}/w.pt"]) == 0
+    made = json.loads(Path("spikecal-tables/space.json").read_text())["command"]
+    assert made == "spikecal reproduce space --model resnet20 --weights resnet20=w.pt"
+
+
+def test_images_that_cannot_be_read_are_left_out_and_said(
+    reproduce: Reproduce, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for i in range(24):
+            place = folder / "set" / split / f"class{i % 4}"
+            place.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (12, 12, 3), dtype=np.uint8)).save(place / f"{i:02}.png")
+        (folder / "set" / split / "class0" / "00.png").write_bytes(b"no image")
+    found = reproduce("bn", "-T", "2", "--data", "folder:set", "--images", "24")["networks"][0]
+    assert found["ann"][0]["images"] == found["rows"][0]["columns"]["2"]["images"] == 23
+    said = json.loads((folder / "out" / "bn.json").read_text())["differences"]
+    assert any(s.startswith("Images that cannot be read were left out, 2 at most in a cell") for s in said)
+    flags = ["--data", "folder:set", "--images", "24", "-T", "2", "--strict", "-o", "strict"]
+    assert main(["reproduce", "bn", "--model", "nets.py:make", *flags]) == 2
+    assert "00.png is not a readable image" in capsys.readouterr().err
 
 
 def test_differences_are_said(reproduce: Reproduce) -> None:

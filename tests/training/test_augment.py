@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spikecal.data.card import Card
-from spikecal.data.prepare import prepare
+from spikecal.data.images import FileImages
+from spikecal.data.prepare import Prepared, prepare
 from spikecal.data.sources import Data, load_data
 from spikecal.errors import DataError, TrainingError
 from spikecal.training.augment import crop_and_flip, cutout, draw_shifts
@@ -146,10 +147,16 @@ def test_image_files_of_any_size_become_batches(tmp_path: Path) -> None:
     expected = torch.stack([prepare(data.images[int(i)][None], CARD, "")[0] for i in order])
     assert (images - expected).abs().max() < 0.5 / 255 / 0.2 + 1e-6
 
+    # in place of one that cannot be read stands the next, with its label; or it is an error
     (tmp_path / "class0" / "0.png").write_text("no image")
+    ((replaced, found),) = Feed(data, CARD, plain, CPU, workers=0).batches(0)
+    bad = order.tolist().index(0)
+    assert found.tolist() == labels.tolist()  # 2.png is of the same class
+    assert [i for i in range(8) if not torch.equal(images[i], replaced[i])] == [bad]
+    assert torch.equal(replaced[bad], replaced[order.tolist().index(1)])
     for workers in (0, 1):
-        with pytest.raises(DataError, match=r"0\.png is not a readable image") as raised:
-            list(Feed(data, CARD, plain, CPU, workers=workers).batches(0))
+        with pytest.raises(DataError, match=r"0\.png is not a readable image.*datasets check") as raised:
+            list(Feed(data, CARD, plain, CPU, workers=workers, strict=True).batches(0))
         assert "\n" not in str(raised.value)
     (tmp_path / "class0" / "0.png").unlink()
     data = load_data(f"folder:{tmp_path}", "train")
@@ -193,3 +200,19 @@ def test_held_out_images_are_not_trained_on() -> None:
 
 def test_neighbouring_seeds_are_unrelated() -> None:
     assert len({mixed(seed, epoch, step) for seed in range(8) for epoch in range(8) for step in range(8)}) == 512
+
+
+def test_held_out_files_are_read_as_files(tmp_path: Path) -> None:
+    """By several threads, and resized as everywhere else."""
+    rng = np.random.default_rng(0)
+    for i in range(6):
+        (tmp_path / f"class{i % 2}").mkdir(exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (31, 27, 3), dtype=np.uint8)).save(tmp_path / f"class{i % 2}" / f"{i}.png")
+    data = load_data(f"folder:{tmp_path}", "train")
+    rest, held_out = hold_out(data, 2, seed=0)
+    assert held_out is not None
+    whole = {Prepared(data, CARD)[i] for i in range(6)}
+    for part in (rest, held_out):
+        assert isinstance(part.images, FileImages)
+        for image in (Prepared(part, CARD)[i] for i in range(len(part))):
+            assert any(torch.equal(image, other) for other in whole)

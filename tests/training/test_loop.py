@@ -254,6 +254,7 @@ class Hostile:
     [
         lambda path: path.write_bytes(b"nonsense"),
         lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(b"junk"),
         lambda path: path.write_bytes(path.read_bytes()[:-300]),
         lambda path: torch.save(Hostile(), path),
         lambda path: torch.save({"model": {}}, path),

@@ -54,6 +54,18 @@ def test_untrained_models_need_weights(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(made.state_dict().values(), loaded.state_dict().values(), strict=True))
 
 
+@pytest.mark.parametrize("name", ["resnet20-nobn", "vgg16-half", "mobilenet"])
+def test_a_checkpoint_says_how_many_classes_there_are(tmp_path: Path, name: str) -> None:
+    """CIFAR-100, or somebody's own classes; what the card says of images and names is then not true."""
+    made, card = build_model(name, 7)
+    assert (card.classes, card.data) == ((), None)
+    torch.save({"state_dict": {f"net.{k}": v for k, v in made.state_dict().items()}}, tmp_path / "w.pt")
+    loaded, card = load_model(name, tmp_path / "w.pt")
+    assert loaded(torch.zeros(1, 3, 32, 32)).shape == (1, 7)
+    assert (card.classes, card.data, card.size) == ((), None, ZOO[name].card.size)
+    assert all(torch.equal(v, loaded.state_dict()[k]) for k, v in made.state_dict().items())
+
+
 def test_unknown_names() -> None:
     for spec in ("resnet21", "", "torchvision:", "keras:x y"):
         with pytest.raises(ConfigError, match="unknown model"):
@@ -145,6 +157,7 @@ def test_mismatch_says_which_keys(tmp_path: Path) -> None:
     state: dict[str, Tensor] = dict(small().state_dict())
     state["0.weight"] = torch.zeros(4, 1, 3, 3)
     state["head.weight"] = state.pop("1.bias")
+    state["bn.num_batches_tracked"] = torch.tensor(3)  # of no use to anybody, and not complained about
     save_file(state, tmp_path / "w.safetensors")
     target = small()
     before = {k: v.clone() for k, v in target.state_dict().items()}
@@ -152,7 +165,7 @@ def test_mismatch_says_which_keys(tmp_path: Path) -> None:
         load_weights(target, tmp_path / "w.safetensors")
     message = str(caught.value)
     assert "missing 1.bias" in message
-    assert "unexpected head.weight" in message
+    assert "unexpected head.weight;" in message
     assert "0.weight (4, 1, 3, 3) for (4, 3, 3, 3)" in message
     assert all(torch.equal(v, before[k]) for k, v in target.state_dict().items())
 
@@ -184,6 +197,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     whole = (tmp_path / "whole.pt").read_bytes()
     torch.save([1, 2], tmp_path / "list.pt")
     contents = {"empty.pt": b"", "text.pt": b"hello", "cut.pt": whole[: len(whole) // 2], "x.safetensors": b"{}" * 9}
+    contents["junk.pt"] = b"junk"  # begins like a pickled number, and ends too soon
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     for name in (*contents, "list.pt", "absent.pt"):

@@ -1,5 +1,6 @@
 """`spikecal reproduce`: the paper's tables, each by its name."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,12 @@ if TYPE_CHECKING:
     from spikecal.reproduce.tables import Sizes, Table
 
 
+NOT_SHOWN = ("output", "data_root", "json")  # of a command, on the page it makes
+FILES = ("weights", "others")
+
+
 def reproduce(
+    context: typer.Context,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="The table; without it, they are listed.")] = None,
     model: Annotated[
         list[str] | None,
@@ -70,6 +76,7 @@ def reproduce(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="DIR", help="For the tables and their finished cells.")
     ] = Path("spikecal-tables"),
+    strict: options.Strict = False,
     json: options.Json = False,
 ) -> None:
     """Measure one of the paper's tables; killed, the same command goes on where it was."""
@@ -82,7 +89,9 @@ def reproduce(
         "long_images": long_images,
     }
     if name is None:
-        _list(full, given, json)
+        if model or weights or data or _wanted_flags(others, other, distilled, distill_iterations):
+            raise ConfigError("say which table: without its NAME they are listed, with the networks they have here")
+        _list(full, given, data_root, steps or [], json)
         return
     import json as json_text
 
@@ -103,13 +112,14 @@ def reproduce(
         root=data_root,
         T=steps or (table.T if full else table.default_T),
         wanted=wanted,
+        strict=strict,
     )
     left = pending(plan, output)
     if left and not json:
         estimate = duration(plan.seconds(left) + plan.preparing(left))
         typer.echo(f"{len(left)} of {len(plan.cells)} cells to measure, about {estimate}", err=True)
     with bars(json) as progress:
-        summary = summarise(plan, run(plan, output, progress))
+        summary = {**summarise(plan, run(plan, output, progress)), "command": _command(context)}
     files = output / f"{name}.json", output / f"{name}.md"
     write_whole(files[0], json_text.dumps(summary, indent=1, ensure_ascii=False) + "\n")
     write_whole(files[1], markdown(summary))
@@ -137,17 +147,46 @@ def _wanted(
     table: "Table", others: list[str] | None, other: str | None, images: int | None, iterations: int | None
 ) -> "Wanted | None":
     """What the flags of `fakedata` say; they are refused for tables in which they would mean nothing."""
-    flags = {"--with": others, "--other": other, "--distilled": images, "--distill-iterations": iterations}
-    given = {flag: value for flag, value in flags.items() if value}
     if not table.sources:
-        if given:
-            raise ConfigError(f"{next(iter(given))} is for the table fakedata, not for {table.name}")
+        if given := _wanted_flags(others, other, images, iterations):
+            raise ConfigError(f"{given[0]} is for the table fakedata, not for {table.name}")
         return None
     from spikecal.cli.distill import name_and_file
     from spikecal.reproduce.sources import Wanted
 
     numbers = {name: value for name, value in (("images", images), ("iterations", iterations)) if value is not None}
     return Wanted(partners=tuple(map(name_and_file, others or [])), other=other, **numbers)
+
+
+def _wanted_flags(others: list[str] | None, other: str | None, images: int | None, iterations: int | None) -> list[str]:
+    """Those of the flags of `fakedata` that were given."""
+    flags = {"--with": others, "--other": other, "--distilled": images, "--distill-iterations": iterations}
+    return [flag for flag, value in flags.items() if value]
+
+
+def _command(context: typer.Context) -> str:
+    """What was typed, for the page: without where things are on this machine."""
+    words = ["spikecal", "reproduce"]
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if source is None or source.name != "COMMANDLINE" or name in NOT_SHOWN:
+            continue
+        value = context.params[name]
+        if parameter.param_type_name == "argument":
+            words.append(value)
+        elif value is True:
+            words.append(parameter.opts[0])
+        else:
+            for one in value if isinstance(value, list) else [value]:
+                words += [parameter.opts[0], _without_folder(str(one)) if name in FILES else str(one)]
+    return shlex.join(words)
+
+
+def _without_folder(entry: str) -> str:
+    """`MODEL=FILE`, or a file alone, by its name."""
+    model, equals, file = entry.rpartition("=")
+    return f"{model}{equals}{Path(file).name}" if equals else entry
 
 
 def _weights(given: list[str], models: list[str]) -> dict[str, Path]:
@@ -163,19 +202,20 @@ def _weights(given: list[str], models: list[str]) -> dict[str, Path]:
     return files
 
 
-def _list(full: bool, given: dict[str, int | None], json: bool) -> None:
+def _list(full: bool, given: dict[str, int | None], root: Path | None, steps: list[int], json: bool) -> None:
     """The tables, and how long each would take here with its default networks."""
     from spikecal.reproduce.run import choose_models, make_plan
     from spikecal.reproduce.tables import TABLES
 
     facts: dict[str, dict[str, Any]] = {}
-    loaded: dict[str, Any] = {}
+    loaded: dict[Any, Any] = {}
     for table in TABLES.values():
-        fact: dict[str, Any] = {"title": table.title, "T": list(table.default_T), "about": table.about, "seconds": None}
+        T = steps or (table.T if full else table.default_T)
+        fact: dict[str, Any] = {"title": table.title, "T": list(T), "about": table.about, "seconds": None}
         try:
             fact["models"] = choose_models(table, [], {})
             if table.kind != "space":  # which counts, in seconds
-                plan = make_plan(table, _sizes(full, table, given), loaded=loaded)
+                plan = make_plan(table, _sizes(full, table, given), root=root, T=T, loaded=loaded)
                 seconds = plan.seconds(plan.cells) + plan.preparing(plan.cells)
                 fact |= {"cells": len(plan.cells), "seconds": seconds}
         except SpikecalError as error:

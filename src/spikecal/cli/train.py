@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from spikecal.data.images import Data
     from spikecal.training.loop import EpochRecord
     from spikecal.training.recipes import Recipe
 
@@ -69,6 +70,7 @@ def train(
         typer.Option(min=0, metavar="N", help="Processes that augment images. (default one a core, 8 at most)"),
     ] = None,
     data_root: options.DataRoot = None,
+    strict: options.Strict = False,
     json: options.Json = False,
 ) -> None:
     """Train a network and write its weights; killed, the same command goes on where it was."""
@@ -88,7 +90,7 @@ def train(
         train_detector(
             model, data, output, name, settings,
             backbone=backbone, validate=validate, half=half, every=every * MINUTE, device=_device(device), json=json,
-            checkpoint=checkpoint or output.with_name(output.name + ".checkpoint"), workers=workers or 0,
+            checkpoint=checkpoint or output.with_name(output.name + ".checkpoint"), workers=workers or 0, strict=strict,
         )  # fmt: skip
         return
     if backbone is not None:
@@ -96,10 +98,10 @@ def train(
     import torch
 
     from spikecal.analysis.evaluate import accuracy
+    from spikecal.calibration.workdir import data_fingerprint
     from spikecal.data.prepare import Loader
     from spikecal.data.sources import load_data
     from spikecal.training import loop
-    from spikecal.training.checkpoint import data_fingerprint
     from spikecal.training.export import export_weights, training_facts, write_card
     from spikecal.training.feed import hold_out
     from spikecal.training.recipes import paper_recipe
@@ -113,10 +115,10 @@ def train(
     typer.echo(_announced(model, name, settings, recipe is None and config is None, _has_bn(network)), err=True)
 
     torch.manual_seed(settings.seed)
-    network, card = build_model(model)
+    network, card = build_model(model, _classes(model, images, test))
     used, held_out = hold_out(images, validate, settings.seed)
     unseen = data_fingerprint(test) != data_fingerprint(images)  # some sources have one set of images for both
-    measured = Loader(test if unseen else used, card, BATCH)
+    measured = Loader(test if unseen else used, card, BATCH, strict)
     with bars(json) as progress:
         trained = loop.train(
             network,
@@ -128,15 +130,17 @@ def train(
             device=home,
             workers=min(MOST_WORKERS, os.cpu_count() or 1) if workers is None else workers,
             every=every * MINUTE,
+            strict=strict,
             progress=progress,
             report=None if progress is not None else lambda record: say_epoch(record, settings.epochs),
         )
     dtype = export_weights(network, output, used if half else None, card, settings.seed)
     stored, _ = load_model(model, output)
+    share = accuracy(stored.to(home), measured)
     found: dict[str, Any] = {
         "split": "test" if unseen else "train",
-        "images": len(measured.labels),
-        "share": accuracy(stored.to(home), measured),
+        "images": len(measured.labels) - len(measured.unreadable),
+        "share": share,
     }
     facts: dict[str, Any] = {
         "model": model,
@@ -149,8 +153,11 @@ def train(
     }
     write_card(output.with_name(output.name + ".json"), facts)
     if json:
-        show_json({**facts, "file": str(output), "history": [vars(record) for record in trained.history]})
+        unreadable = options.unreadable_facts(measured.unreadable)
+        history = [vars(record) for record in trained.history]
+        show_json({**facts, "file": str(output), "history": history, "unreadable": unreadable})
         return
+    options.tell_unreadable(measured.unreadable)
     took = "" if trained.seconds is None else f", {duration(trained.seconds)}"
     typer.echo(
         f"{output}: {size(output.stat().st_size)}, {dtype}, {percent(found['share'])} % of {found['images']:,} "
@@ -172,6 +179,8 @@ def configured(recipe: str | None, config: Path | None, paper: str, changes: dic
 def _announced(model: str, name: str, recipe: "Recipe", chosen: bool, bn: bool) -> str:
     """Which recipe, and why; a recipe that is meant for other networks is not used in silence."""
     why = f", the paper's for its size {'with' if bn else 'without'} BN; --recipe chooses another" if chosen else ""
+    if chosen and not bn and name == "imagenet":
+        why = ", the paper's for its size with BN; it names none without; --recipe chooses another"
     if not bn and name in ("cifar", "quick"):
         why = f"; {model} has no BN, for which there is {name}-nobn"
     epochs = f"{recipe.epochs} epoch{'s' if recipe.epochs > 1 else ''}"
@@ -198,6 +207,16 @@ def _circumstances(home: "torch.device", seconds: float | None) -> dict[str, Any
         "threads": torch.get_num_threads(),
         "torch": torch.__version__.partition("+")[0],
     }
+
+
+def _classes(model: str, *images: "Data") -> int | None:
+    """How many classes a network of the zoo gets: those that have a name in the data, or as many as labels need."""
+    from spikecal.zoo.models import ZOO
+
+    if model not in ZOO:
+        return None
+    labels = [int(data.labels.max()) + 1 for data in images if data.labels is not None]
+    return len(images[0].classes) or max(ZOO[model].classes, *labels)
 
 
 def _has_bn(network: "nn.Module") -> bool:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from spikecal.cli import options
 from spikecal.cli.console import bars, duration, percent, show_json, size
 from spikecal.cli.detect import boxes, tell_faults
 from spikecal.cli.train import say_epoch
@@ -41,6 +42,7 @@ def train_detector(
     every: float,
     device: "torch.device",
     workers: int,
+    strict: bool,
     json: bool,
 ) -> None:
     """Train a detector, measure it on the test images, write its weights and its card."""
@@ -64,6 +66,9 @@ def train_detector(
             f"{model} keeps stem and BN of its body as they are: give a trained one, such as "
             f"--backbone torchvision:resnet50"
         )
+    if strict:
+        options.refuse_unreadable(images.name, images.faults.left_out)
+        options.refuse_unreadable(test.name, test.faults.left_out)
     tell_faults(images)
     for part, title in ((test, "test images"), (held_out, "validation images")):
         if part is not None:
@@ -80,6 +85,7 @@ def train_detector(
             device=device,
             workers=workers,
             every=every,
+            strict=strict,
             progress=progress,
             report=None
             if progress is not None

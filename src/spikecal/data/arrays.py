@@ -21,7 +21,8 @@ def load_npz(spec: str, path: Path, split: str) -> Data:
     """Keys `x_train` and `y_train` (or `_test`), `images` and `labels`, or `x` and `y`; or what `distill` wrote."""
     names = ((f"x_{split}", f"y_{split}"), ("images", "labels"), ("x", "y"))
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        with path.open("rb") as file:
+            arrays = np.load(file, allow_pickle=False)
             if not isinstance(arrays, np.lib.npyio.NpzFile):
                 raise DataError(f"{spec}: {path} holds one array, not named ones: save it with numpy.savez")
             pair = next((pair for pair in names if pair[0] in arrays), None)

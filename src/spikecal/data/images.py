@@ -1,9 +1,11 @@
 """Images and their labels, in memory or read when asked for."""
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -13,6 +15,9 @@ from torch import Tensor
 from spikecal.data.card import Card
 from spikecal.errors import DataError
 
+log = logging.getLogger(__name__)
+
+LOOKED_AT = 16  # images of a set of files that tell it from another
 READERS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 Unreadable = dict[str, str]  # file -> reason
@@ -83,7 +88,7 @@ def subset(data: Data, count: int | None, seed: int) -> Data:
         return data
     if count < 1:
         raise DataError(f"the number of images must be at least 1, not {count}")
-    return _choose(data, shuffled(len(data), seed)[:count])
+    return choose(data, shuffled(len(data), seed)[:count])
 
 
 def readable(data: Data, count: int, seed: int) -> tuple[Data, Unreadable]:
@@ -103,7 +108,7 @@ def readable(data: Data, count: int, seed: int) -> tuple[Data, Unreadable]:
         bad |= {error.file: error.reason for error in faults.values()}
     if not good:
         raise none_readable(data.name, bad)
-    return (data if len(good) == len(data) else _choose(data, torch.tensor(good))), bad
+    return (data if len(good) == len(data) else choose(data, torch.tensor(good))), bad
 
 
 def unreadable(data: Data, indices: Sequence[int]) -> dict[int, UnreadableImage]:
@@ -148,7 +153,37 @@ def shuffled(count: int, seed: int) -> Tensor:
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
 
-def _choose(data: Data, chosen: Tensor) -> Data:
+def in_its_place(images: Images, index: int, name: str, strict: bool = False) -> tuple[Tensor, int]:
+    """Image `index` with its index, or those of the next one that can be read; with `strict` there must be no need."""
+    faults: Unreadable = {}
+    for further in range(len(images)):
+        chosen = (index + further) % len(images)
+        try:
+            return images[chosen], chosen
+        except UnreadableImage as error:
+            if strict:  # of a kind that passes from a worker to its parent
+                raise DataError(f"{error}; `spikecal datasets check` lists all such files") from error
+            faults[error.file] = error.reason
+            _tell_replaced(str(error))
+    raise none_readable(name, faults)
+
+
+@cache
+def _tell_replaced(error: str) -> None:
+    """Once a process: a training comes by the same image in every epoch."""
+    log.warning("%s: another image takes its place", error)
+
+
+def looked_at(images: Images) -> list[Tensor]:
+    """What tells a set from another: all of it in memory, and of files some that can be read."""
+    if isinstance(images, Tensor):
+        return [images]
+    places = range(0, len(images), max(1, len(images) // LOOKED_AT))
+    return [x for x in in_threads(images.__getitem__, places, 1) if isinstance(x, Tensor)]
+
+
+def choose(data: Data, chosen: Tensor) -> Data:
+    """Some of the images by their indices, in their stored order."""
     order = chosen.sort().values
     images: Images
     if isinstance(data.images, Tensor):

@@ -1,6 +1,5 @@
 """Batches of images and boxes for training. What is in one depends on (seed, epoch, step) and nothing else."""
 
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,14 +8,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from spikecal.calibration.workdir import fingerprint
-from spikecal.data.images import UnreadableImage, none_readable
+from spikecal.data.images import in_its_place
 from spikecal.detection.boxes import BoxData
 from spikecal.errors import ConfigError
 from spikecal.training.feed import mixed
 from spikecal.training.recipes import DetectionRecipe
 from spikecal.vision import vision
-
-log = logging.getLogger(__name__)
 
 SMALLEST = 2.0  # pixels: a box that a crop leaves less of is no longer one
 
@@ -28,13 +25,19 @@ class BoxFeed:
     """The training images of a run, shuffled anew for every epoch."""
 
     def __init__(
-        self, data: BoxData, name: str, recipe: DetectionRecipe, device: torch.device, workers: int = 0
+        self,
+        data: BoxData,
+        name: str,
+        recipe: DetectionRecipe,
+        device: torch.device,
+        workers: int = 0,
+        strict: bool = False,
     ) -> None:
         if recipe.batch > len(data):
             have = "1 image" if len(data) == 1 else f"{len(data):,} images"
             raise ConfigError(f"{data.name} has {have} to train on, fewer than a batch of {recipe.batch}")
         self.data, self.name, self.recipe, self.device, self.workers = data, name, recipe, device, workers
-        self.steps = len(data) // recipe.batch
+        self.steps, self.strict = len(data) // recipe.batch, strict
         self.transform = _transform(recipe)
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
@@ -42,7 +45,7 @@ class BoxFeed:
         generator = torch.Generator().manual_seed(self.recipe.seed * 1_000_003 + epoch)
         order = torch.randperm(len(self.data), generator=generator)[: self.steps * self.recipe.batch]
         yield from DataLoader(
-            _Epoch(self.data, self.transform, self.recipe.seed, epoch),
+            _Epoch(self.data, self.transform, self.recipe.seed, epoch, self.strict),
             batch_size=self.recipe.batch,
             sampler=order[first * self.recipe.batch :].tolist(),
             num_workers=self.workers,
@@ -64,16 +67,19 @@ class BoxFeed:
 
 
 class _Epoch(Dataset[Item]):
-    """Augmented images of one epoch, each with a seed of its own: workers and interruptions change nothing."""
+    """Augmented images of one epoch, each with a seed of its own: workers and interruptions change nothing.
 
-    def __init__(self, data: BoxData, transform: Any, seed: int, epoch: int) -> None:
-        self.data, self.transform, self.seed, self.epoch = data, transform, seed, epoch
+    In place of an image that cannot be read stands the next that can; with `strict` it is an error.
+    """
+
+    def __init__(self, data: BoxData, transform: Any, seed: int, epoch: int, strict: bool) -> None:
+        self.data, self.transform, self.seed, self.epoch, self.strict = data, transform, seed, epoch, strict
 
     def __len__(self) -> int:
         return len(self.data)
 
     def __getitem__(self, index: int) -> Item:
-        image, found = self._readable(index)
+        image, found = in_its_place(self.data.images, index, self.data.name, self.strict)
         target = self.data.targets[found]
         learned = ~target.ignored
         tensors = vision("torchvision.tv_tensors")
@@ -84,18 +90,6 @@ class _Epoch(Dataset[Item]):
             torch.default_generator.manual_seed(mixed(self.seed, self.epoch, index))
             image, labelled = self.transform(tensors.Image(image), labelled)
         return image.as_subclass(Tensor), {key: value.as_subclass(Tensor) for key, value in labelled.items()}
-
-    def _readable(self, index: int) -> tuple[Tensor, int]:
-        """The image, or the next one that can be read in its place."""
-        faults: dict[str, str] = {}
-        for further in range(len(self.data)):
-            chosen = (index + further) % len(self.data)
-            try:
-                return self.data.images[chosen], chosen
-            except UnreadableImage as error:
-                faults[error.file] = error.reason
-                log.warning("%s: another image takes its place", error)
-        raise none_readable(self.data.name, faults)
 
 
 def _transform(recipe: DetectionRecipe) -> Any:

@@ -28,6 +28,7 @@ def train(
     every: float = EVERY,
     progress: Progress | None = None,
     report: Callable[[EpochRecord], None] | None = None,
+    strict: bool = False,
 ) -> Training:
     """Train `detector` in place, from `checkpoint` where that has got so far; it ends in eval mode.
 
@@ -36,7 +37,7 @@ def train(
     if not isinstance(recipe, DetectionRecipe):
         raise ConfigError("this recipe is for classifiers: a detector takes coco or quick-detect, or changes of them")
     device = torch.device(device)
-    feed = BoxFeed(data, name, recipe, device, workers)
+    feed = BoxFeed(data, name, recipe, device, workers, strict)
     detector.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return fit(
         detector,

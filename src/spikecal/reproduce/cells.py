@@ -103,27 +103,31 @@ def measure(
         return detectors.measure(cell, subject, subject.test.sample(cell.images, FIXED), work, progress)
     if cell.kind == "ann":
         test = _test(cell, subject)
-        loader = Loader(test, subject.card, BATCH, strict=True)  # a table is on the images it names, all of them
-        return {"accuracy": accuracy(subject.network, loader, progress), "images": len(test)}
+        loader = Loader(test, subject.card, BATCH, subject.strict)
+        share = accuracy(subject.network, loader, progress)
+        return {"accuracy": share, "images": len(test) - len(loader.unreadable)}
     if cell.kind == "space":
         return space(subject)
     assert cell.pipeline is not None
     if cell.kind == "time":
         return timing(cell, subject, progress)
-    test = _test(cell, subject)
+    images, unreadable = subject.calibration(cell.pipeline.images, cell.seed, cell.source)
     result = convert(
         subject.network,
-        subject.calibration_of(cell.source),
+        images,
         T=cell.T,
         pipeline=cell.pipeline,
         seed=cell.seed,
         workdir=None if work is None else work / "conversion",
         progress=progress,
     )
-    loader = Loader(test, subject.card, max(1, min(BATCH, BATCH_OUTPUTS // cell.T)), strict=True)
-    right, rate = _evaluate(result.at(cell.T), loader, work, progress)
+    test = _test(cell, subject)
+    loader = Loader(test, subject.card, max(1, min(BATCH, BATCH_OUTPUTS // cell.T)), subject.strict)
+    right, tested, rate = _evaluate(result.at(cell.T), loader, work, progress)
     notes = [f"{record.stage}: {note}" for record in result.records for note in record.notes]
-    return {"accuracy": right / len(test), "images": len(test), "rate": rate, "notes": notes}
+    facts = {"accuracy": right / tested, "images": tested, "rate": rate, "notes": notes}
+    left_out = len(unreadable) + len(test) - tested
+    return {**facts, "unreadable": left_out} if left_out else facts
 
 
 def _test(cell: Cell, subject: Subject) -> Data:
@@ -132,30 +136,34 @@ def _test(cell: Cell, subject: Subject) -> Data:
     return subset(subject.test, cell.images, FIXED)
 
 
-def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: Progress) -> tuple[int, float]:
-    """Right answers after the last step, and the mean firing rate; goes on after the last batch `work` knows of."""
+def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: Progress) -> tuple[int, int, float]:
+    """Right answers after the last step, out of how many, and the mean firing rate.
+
+    It goes on after the last batch that `work` knows of.
+    """
     state = None if work is None else work / "evaluation.json"
-    done, right, rate = json.loads(state.read_text()) if state is not None and state.exists() else (0, 0, 0.0)
+    done, right, tested, rate = (
+        json.loads(state.read_text()) if state is not None and state.exists() else (0, 0, 0, 0.0)
+    )
     progress.phase("evaluate", len(loader) - done, None)
     for i, batch in enumerate(loader):
         if i < done:
             continue
         found = evaluate(snn, [batch])
-        right += round(found.accuracy[-1] * found.images)
+        right, tested = right + round(found.accuracy[-1] * found.images), tested + found.images
         rate += found.images * statistics.fmean(found.rates.values()) if found.rates else 0.0
         progress.advance()
         if state is not None:
-            write_whole(state, json.dumps([i + 1, right, rate]))
-    return right, rate / len(loader.prepared)
+            write_whole(state, json.dumps([i + 1, right, tested, rate]))
+    return right, tested, rate / tested
 
 
 def timing(cell: Cell, subject: Subject, progress: Progress) -> dict[str, Any]:
     """Seconds of a conversion's parts, and how many passes of the ANN over the same images its sweeps are worth."""
     assert cell.pipeline is not None
-    result = convert(
-        subject.network, subject.calibration, T=cell.T, pipeline=cell.pipeline, seed=cell.seed, progress=progress
-    )
-    used = min(max(c.images for sweep in cell.pipeline.sweeps for c in sweep), len(subject.calibration))
+    calibration, _ = subject.calibration(cell.pipeline.images, cell.seed)
+    result = convert(subject.network, calibration, T=cell.T, pipeline=cell.pipeline, seed=cell.seed, progress=progress)
+    used = min(max(c.images for sweep in cell.pipeline.sweeps for c in sweep), len(calibration))
     images = subject.example(min(MEASURED, used))
     graph = result.snn.graph  # as ANN: batch normalisation folded, channels-last
     rounds = []

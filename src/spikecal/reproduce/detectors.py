@@ -12,6 +12,7 @@ from torch import nn
 from spikecal.calibration.sweep import Progress
 from spikecal.calibration.workdir import fingerprint
 from spikecal.clock import fastest
+from spikecal.data.images import UnreadableImage, looked_at
 from spikecal.detection.boxes import BoxData
 from spikecal.detection.labels import check_labels
 from spikecal.detection.precision import evaluate
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from spikecal.reproduce.cells import Cell
 
 log = logging.getLogger(__name__)
-
-LOOKED_AT = 16  # images of a set that its hash is made from
 
 
 @dataclass
@@ -66,13 +65,16 @@ class DetectorSubject:
         return fastest(lambda: backbone(image))
 
 
-def load_detector_subject(spec: str, weights: Path | None, data: str | None) -> DetectorSubject:
+def load_detector_subject(spec: str, weights: Path | None, data: str | None, strict: bool = False) -> DetectorSubject:
     if data is None:
         raise ConfigError(f"{spec} comes with no images: give --data voc:PATH or --data coco:PATH")
     network, train = load_detector(spec, weights), load_boxes(data, "train")
     check_labels(spec, network, weights, train)
     test = load_boxes(data, "test")
     for split, images in (("train", train), ("test", test)):  # what a table is not measured on is worth a warning
+        if strict:
+            for file, reason in images.faults.left_out.items():
+                raise UnreadableImage(file, reason)
         for sentence in images.faults.sentences():
             log.warning("%s, %s: %s", data, split, sentence)
     return DetectorSubject(spec, network, data, train, test)
@@ -107,5 +109,4 @@ def _found(detector: nn.Module, images: BoxData, progress: Progress) -> dict[str
 def _print(data: BoxData) -> str:
     """A hash of all boxes and of some images."""
     boxes = [t for target in data.targets for t in (target.boxes, target.labels, target.ignored)]
-    step = max(1, len(data) // LOOKED_AT)
-    return fingerprint([*(data.images[i] for i in range(0, len(data), step)), *boxes], len(data))
+    return fingerprint([*looked_at(data.images), *boxes], len(data))

@@ -13,11 +13,11 @@ UNITS = {
 }
 
 
-def markdown(summary: Summary, command: str = "") -> str:
+def markdown(summary: Summary) -> str:
     """The whole page."""
     parts = [f"# {summary['table']}: {summary['title']}", summary["about"]]
-    if command:
-        parts.append(f"```\n{command}\n```")
+    if summary.get("command"):
+        parts.append(f"```\n{summary['command']}\n```")
     for network in summary["networks"]:
         parts += [f"## {heading(network)}", grid(*measured(summary, network))]
         if summary["kind"] == "detection":
@@ -25,7 +25,9 @@ def markdown(summary: Summary, command: str = "") -> str:
     for title, ours in (("What the paper says of it", False), ("What else was expected", True)):
         if any(judged["ours"] == ours for judged in summary["claims"]):
             parts += [f"## {title}", bullets(claims(summary, ours))]
-    parts += ["## What is different from the paper", bullets(summary["differences"])]
+    here = summary["machine"]
+    where = f"Written with torch {here['torch']} on {here['processor']}, threads: {here['threads']}."
+    parts += ["## What is different from the paper", bullets([*summary["differences"], where])]
     parts += ["## The paper's figures, quoted", *quotes(summary["paper"])]
     return "\n\n".join(parts) + "\n"
 

@@ -114,13 +114,15 @@ def make_plan(
     data: str | None = None,
     root: Path | None = None,
     T: Sequence[int] = (),
-    loaded: dict[str, Subject | DetectorSubject] | None = None,
+    loaded: dict[tuple[str, str | None], Subject | DetectorSubject] | None = None,
     wanted: Wanted | None = None,
+    strict: bool = False,
 ) -> Plan:
     """Load the networks and images, and list the cells: all of one seed before the next, short ones first.
 
-    `loaded` are networks that need not be loaded again; it is added to. `wanted` is for tables about where calibration
-    images come from; rows whose images cannot be had are left out, and the page says so.
+    `loaded` are networks that need not be loaded again, by name and data; it is added to. `wanted` is for tables about
+    where calibration images come from; rows whose images cannot be had are left out, and the page says so. With
+    `strict` images that cannot be read are an error.
     """
     data = data or (None if models else table.data)
     weights, loaded = weights or {}, {} if loaded is None else loaded
@@ -128,12 +130,12 @@ def make_plan(
     if unused := sorted(set(weights) - set(chosen)):
         raise ConfigError(f"there are weights for {unused[0]}, which is not measured here: name it with --model")
     for spec in chosen:
-        if spec not in loaded and table.kind == "detection":
-            loaded[spec] = load_detector_subject(spec, weights.get(spec), data)
-        elif spec not in loaded:
-            kind = {"images": table.kind != "space", "trained": table.measures}
-            loaded[spec] = load_subject(spec, weights.get(spec), data, root, **kind)
-    subjects = {spec: loaded[spec] for spec in chosen}
+        if (spec, data) not in loaded and table.kind == "detection":
+            loaded[spec, data] = load_detector_subject(spec, weights.get(spec), data, strict)
+        elif (spec, data) not in loaded:
+            kind = {"images": table.kind != "space", "trained": table.measures, "strict": strict}
+            loaded[spec, data] = load_subject(spec, weights.get(spec), data, root, **kind)
+    subjects = {spec: loaded[spec, data] for spec in chosen}
     if table.sources:
         table = _with_sources(table, list(subjects.values()), wanted or Wanted(), root)
     plan = Plan(table, sizes, tuple(sorted(set(T))) or table.default_T, subjects, [])

@@ -9,13 +9,13 @@ from typing import Protocol
 import torch
 
 from spikecal.calibration.sweep import Progress
-from spikecal.calibration.workdir import fingerprint
+from spikecal.calibration.workdir import data_fingerprint, fingerprint
 from spikecal.data.known import KNOWN
 from spikecal.data.sources import Data, data_root, load_data
 from spikecal.distillation.distill import IMAGES, distill
 from spikecal.distillation.inversion import Inversion, noise
 from spikecal.errors import ConfigError
-from spikecal.reproduce.subjects import Subject, available, load_subject, print_of
+from spikecal.reproduce.subjects import Subject, available, load_subject
 from spikecal.zoo.models import ZOO
 
 DISTILLED, SEVERAL, OTHER, NOISE = "distilled", "several", "other", "noise"
@@ -91,7 +91,7 @@ class Others:
 
     @cached_property
     def print(self) -> str:
-        return print_of(self.data)
+        return data_fingerprint(self.data)
 
     @property
     def about(self) -> str:

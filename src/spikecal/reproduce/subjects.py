@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from spikecal.calibration.workdir import fingerprint
+from spikecal.calibration.workdir import data_fingerprint, fingerprint
 from spikecal.clock import fastest
 from spikecal.data.card import Card
+from spikecal.data.images import Unreadable, UnreadableImage, readable
 from spikecal.data.prepare import Prepared
 from spikecal.data.sources import Data, load_data
 from spikecal.errors import ConfigError
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from spikecal.reproduce.sources import Source
 
 TIMED = 64  # images of the pass that estimates are made from
-LOOKED_AT = 16  # images of a large set that its hash is made from
 NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 
@@ -42,20 +42,21 @@ class Subject:
     sources: "dict[str, Source]" = field(default_factory=dict)  # of calibration images, beside its own
     absent: list[str] = field(default_factory=list)  # what is said of sources that are not there
     made: dict[str, Data] = field(default_factory=dict)  # images of sources
+    strict: bool = False  # images that cannot be read are an error
 
     @property
     def bn(self) -> bool:
         return any(isinstance(module, NORMS) for module in self.network.modules())
 
-    @property
-    def calibration(self) -> Prepared:
-        return self.calibration_of("")
-
-    def calibration_of(self, source: str) -> Prepared:
-        """Its own training images, or those of a source that were made."""
+    def calibration(self, count: int, seed: int, source: str = "") -> tuple[Prepared, Unreadable]:
+        """Its own training images, or those of a source that were made; of files `count`, and those left out."""
         images = self.made[source] if source else self.train
         assert images is not None
-        return Prepared(images, self.card)
+        chosen, unreadable = readable(images, count, seed)
+        if self.strict:
+            for file, reason in unreadable.items():
+                raise UnreadableImage(file, reason)
+        return Prepared(chosen, self.card), unreadable
 
     def calibration_print(self, source: str) -> str:
         return self.sources[source].print if source else self.train_print
@@ -73,16 +74,19 @@ class Subject:
 
     @cached_property
     def train_print(self) -> str:
-        return print_of(self.train)
+        assert self.train is not None
+        return data_fingerprint(self.train)
 
     @cached_property
     def test_print(self) -> str:
-        return print_of(self.test)
+        assert self.test is not None
+        return data_fingerprint(self.test)
 
     def example(self, count: int) -> Tensor:
         """Some images as the network takes them; where there are none, noise of the right size."""
         if self.train is not None:
-            chosen = [self.calibration[i % len(self.train)] for i in range(count)]
+            images, _ = self.calibration(count, seed=0)
+            chosen = [images[i % len(images)] for i in range(count)]
             if len({image.shape for image in chosen}) == 1:
                 return torch.stack(chosen)
             return torch.stack([chosen[0]] * count)
@@ -100,7 +104,14 @@ class Subject:
 
 
 def load_subject(
-    spec: str, weights: Path | None, data: str | None, root: Path | None, *, images: bool = True, trained: bool = True
+    spec: str,
+    weights: Path | None,
+    data: str | None,
+    root: Path | None,
+    *,
+    images: bool = True,
+    trained: bool = True,
+    strict: bool = False,
 ) -> Subject:
     """The network of `spec` and, with `images`, both splits of `data` or of the set on its card.
 
@@ -108,10 +119,10 @@ def load_subject(
     """
     if trained or available(spec, weights):
         network, card = load_model(spec, weights)
-        subject = Subject(spec, network, card, True)
+        subject = Subject(spec, network, card, True, strict=strict)
     else:
         network, card = build_model(spec)
-        subject = Subject(spec, network, card, False)
+        subject = Subject(spec, network, card, False, strict=strict)
     if images:
         name = data or card.data
         if name is None:
@@ -129,13 +140,3 @@ def available(spec: str, weights: Path | None) -> bool:
     if weights is not None or (entry is not None and entry.card.weights is not None):
         return True
     return entry is None and spec.partition(":")[0] not in ("torchvision", "timm", "pytorchcv")
-
-
-def print_of(data: Data | None) -> str:
-    """A hash of labels and images; of images that are read one by one, of some."""
-    assert data is not None
-    labels = [] if data.labels is None else [data.labels]
-    if isinstance(data.images, Tensor):
-        return fingerprint([data.images, *labels], len(data))
-    step = max(1, len(data) // LOOKED_AT)
-    return fingerprint([*(data.images[i] for i in range(0, len(data), step)), *labels], len(data))

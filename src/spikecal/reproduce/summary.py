@@ -38,14 +38,14 @@ def summarise(plan: Plan, found: Found) -> dict[str, Any]:
         "long": table.long,
         "networks": networks,
         "claims": [judged for claim in table.claims for judged in _judge(plan, claim, networks)],
-        "differences": differences(plan),
+        "differences": [*differences(plan), *_left_out(found)],
         "settings": {
             **vars(plan.sizes),
             "images_seed": FIXED,
             "pipelines": {row.label: plan.sizes.of(row.pipeline, table, 1).to_dict() for row in table.rows},
-            **({"machine": machine()} if table.kind == "time" else {}),
             **({"sources": _sources(plan)} if table.sources else {}),
         },
+        "machine": machine(),
         "paper": paper_tables()[table.name],
     }
 
@@ -133,8 +133,7 @@ def _with_paper(plan: Plan, subject: Subject | DetectorSubject, rows: list[dict[
 def _judge(plan: Plan, claim: Claim, networks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The claim for every network and T: `seen`, `not seen`, or `level` within what so many images can tell."""
     if claim.better is None:
-        plain = [n for n in networks if not n["bn"]]
-        return [_bn_claim(claim, a, b, T) for a in plain for b in networks if b["bn"] for T in plan.T]
+        return [_bn_claim(claim, plain, with_bn, T) for plain, with_bn in _pairs(networks) for T in plan.T]
     if claim.near is not None:
         return [_near_claim(claim, network) for network in networks if claim.T in plan.T]
     judged = []
@@ -147,14 +146,24 @@ def _judge(plan: Plan, claim: Claim, networks: Sequence[dict[str, Any]]) -> list
     return judged
 
 
+def _pairs(networks: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """The same network without and with BN: by their names, and where these say nothing in their order."""
+    plain = {n["model"].removesuffix("-nobn"): n for n in networks if not n["bn"]}
+    with_bn = [n for n in networks if n["bn"]]
+    named = [(plain[n["model"]], n) for n in with_bn if n["model"] in plain]
+    return named or list(zip(plain.values(), with_bn, strict=False))
+
+
 def _bn_claim(claim: Claim, plain: dict[str, Any], with_bn: dict[str, Any], T: int) -> dict[str, Any]:
     """The network with BN keeps less of its ANN's accuracy than the one without."""
-    lost = []
+    lost, noise = [], []
     for network in (with_bn, plain):
         column = network["rows"][0]["columns"][str(T)]
         ann = next(a["accuracy"] for a in network["ann"] if a["images"] == column["images"])
-        lost.append((ann - column["mean"], column["images"]))
-    return _verdict(claim, f"{with_bn['model']}, {plain['model']}", T, lost[0][0], lost[1][0], lost[0][1])
+        lost.append(ann - column["mean"])
+        noise.append(_standard_error(ann, column["mean"], column["images"]))
+    model, images = f"{with_bn['model']}, {plain['model']}", with_bn["ann"][0]["images"]
+    return _verdict(claim, model, T, lost[0], lost[1], images, math.hypot(*noise))
 
 
 def _near_claim(claim: Claim, network: dict[str, Any]) -> dict[str, Any]:
@@ -175,12 +184,16 @@ def _verdict(
 ) -> dict[str, Any]:
     """Within `noise` it is level: one standard error of the difference of two such shares of `images` answers."""
     if noise is None:
-        variance = sum(p * (1 - p) for p in (min(max(v / 100, 0), 1) for v in (better, worse)))
-        noise = 100 * math.sqrt(variance / images)
+        noise = _standard_error(better, worse, images)
     ahead = better - worse - claim.margin
     verdict = "level" if abs(ahead) <= noise else "seen" if ahead > 0 else "not seen"
     facts = {"claim": claim.text, "ours": claim.ours, "model": model, "T": T, "verdict": verdict}
     return {**facts, "better": better, "worse": worse, "by": better - worse, "noise": noise}
+
+
+def _standard_error(one: float, other: float, images: int) -> float:
+    """Of the difference of two shares of `images` answers, in points."""
+    return 100 * math.sqrt(sum(p * (1 - p) for p in (one / 100, other / 100)) / images)
 
 
 # -- what differs --------------------------------------------------------------------------------------------------
@@ -202,6 +215,15 @@ def differences(plan: Plan) -> list[str]:
     said += list(dict.fromkeys(text for s in plan.subjects.values() if isinstance(s, Subject) for text in s.absent))
     said += _of_size(plan)
     return said
+
+
+def _left_out(found: Found) -> list[str]:
+    most = max((one.get("unreadable", 0) for one in found.values()), default=0)
+    if not most:
+        return []
+    return [
+        f"Images that cannot be read were left out, {most} at most in a cell: `spikecal datasets check` lists them."
+    ]
 
 
 def _sources(plan: Plan) -> dict[str, str]:
@@ -259,7 +281,7 @@ def _of_size(plan: Plan) -> list[str]:
     table, sizes = plan.table, plan.sizes
     learned = [c for row in table.rows for sweep in row.pipeline.sweeps for c in sweep if isinstance(c, Weights)]
     said = []
-    if missing := [T for T in table.T if T not in plan.T]:
+    if (missing := [T for T in table.T if T not in plan.T]) and table.name != "samples":  # its T is ours anyway
         said.append(f"Not measured: T={', '.join(map(str, missing))}.")
     few = ", by Adam at 1e-3, not SGD at 1e-5" if sizes.iterations < PAPER.iterations else ""
     if learned and (sizes.iterations, sizes.batch) != (PAPER.iterations, PAPER.batch):

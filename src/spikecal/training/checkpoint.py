@@ -1,21 +1,18 @@
 """The state of an unfinished training, in one file that is replaced whole and read without running anything from it."""
 
 import io
-import pickle
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from spikecal.calibration.workdir import fingerprint
-from spikecal.data.sources import Data
 from spikecal.errors import ConfigError, FileError
-from spikecal.files import write_whole
+from spikecal.files import NO_TORCH_FILE, load_torch, write_whole
 from spikecal.training.recipes import QUICK, Recipe
 
 FORMAT = 2
-LOOKED_AT = 16  # images of a set that is read file by file, to tell it from another
 WAY_OUT = "delete it to start anew, or write to another file"
 
 
@@ -31,8 +28,8 @@ def read(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        state: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, OSError, RuntimeError, ValueError, EOFError, LookupError, TypeError) as error:
+        state: Any = load_torch(path)
+    except NO_TORCH_FILE as error:
         raise FileError(f"{path} is not a whole checkpoint of a training: {WAY_OUT}") from error
     if isinstance(state, dict) and set(state) == {"recipe", "model", "optimiser", "schedule", "epoch"}:
         state = _from_first_format(state)
@@ -68,16 +65,6 @@ def check(state: dict[str, Any], path: Path, recipe: Recipe, network: str, data:
 def network_fingerprint(model: nn.Module) -> str:
     """Of names and shapes; not of values, which a user's function may draw anew in every process."""
     return fingerprint([], [[name, str(t.dtype), list(t.shape)] for name, t in model.state_dict().items()])
-
-
-def data_fingerprint(data: Data) -> str:
-    """Of all labels and pixels, or of a few images where each is a file to read."""
-    if isinstance(data.images, Tensor):
-        images = [data.images]
-    else:
-        places = torch.linspace(0, len(data) - 1, min(LOOKED_AT, len(data))).long()
-        images = [data.images[int(place)] for place in places]
-    return fingerprint([*images, *([] if data.labels is None else [data.labels])], len(data))
 
 
 def _said(value: Any) -> str:

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Dataset
 
 from spikecal.data.card import Card
 from spikecal.data.factory import first_line
-from spikecal.data.images import UnreadableImage
+from spikecal.data.images import choose, in_its_place
 from spikecal.data.prepare import prepare
-from spikecal.data.sources import Data, Images
+from spikecal.data.sources import Data
 from spikecal.errors import ConfigError, DataError, SpikecalError, TrainingError
 from spikecal.snn.network import channels_last
 from spikecal.training.augment import BATCHED, ImageTransform, crop_and_flip, draw_shifts
@@ -23,7 +23,9 @@ from spikecal.training.recipes import DetectionRecipe, Recipe
 class Feed:
     """The training images of a run, shuffled anew for every epoch."""
 
-    def __init__(self, data: Data, card: Card, recipe: Recipe, device: torch.device, workers: int = 1) -> None:
+    def __init__(
+        self, data: Data, card: Card, recipe: Recipe, device: torch.device, workers: int = 1, strict: bool = False
+    ) -> None:
         if isinstance(recipe, DetectionRecipe):
             raise ConfigError("this recipe is for detectors: choose another one")
         if data.labels is None:
@@ -33,8 +35,8 @@ class Feed:
         self.data, self.labels, self.card, self.recipe, self.device = data, data.labels, card, recipe, device
         self.name = card.name
         self.steps = len(data) // recipe.batch
-        self.workers = workers
-        size = card.size or tuple(data.images[0].shape[-2:])
+        self.workers, self.strict = workers, strict
+        size = card.size or tuple(self._first().shape[-2:])
         whole = isinstance(data.images, Tensor) and data.images.shape[-2:] == size
         if whole and BATCHED.issuperset(recipe.augment):
             self.transform = None
@@ -43,8 +45,10 @@ class Feed:
 
     def example(self) -> Tensor:
         """Two images as the network will get them, but for the augmentation."""
-        image = self.data.images[0][None]
-        return prepare(image, self.card, self.data.name).repeat(2, 1, 1, 1).to(self.device)
+        return prepare(self._first()[None], self.card, self.data.name).repeat(2, 1, 1, 1).to(self.device)
+
+    def _first(self) -> Tensor:
+        return in_its_place(self.data.images, 0, self.data.name, self.strict)[0]
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Images [batch, C, H, W] and labels of the epoch's steps from `first` on."""
@@ -74,7 +78,7 @@ class Feed:
         self, transform: ImageTransform, order: Tensor, epoch: int, first: int
     ) -> Iterator[tuple[Tensor, Tensor]]:
         loader = DataLoader(
-            _Epoch(self.data, self.labels, transform, self.recipe.seed, epoch),
+            _Epoch(self.data, self.labels, transform, self.recipe.seed, epoch, self.strict),
             batch_size=self.recipe.batch,
             sampler=order[first * self.recipe.batch :].tolist(),
             num_workers=self.workers,
@@ -105,22 +109,25 @@ def logits(outputs: Any, name: str) -> Tensor:
 
 
 class _Epoch(Dataset[tuple[Tensor, Tensor]]):
-    """Augmented images of one epoch, each with a seed of its own: workers and interruptions change nothing."""
+    """Augmented images of one epoch, each with a seed of its own: workers and interruptions change nothing.
 
-    def __init__(self, data: Data, labels: Tensor, transform: ImageTransform, seed: int, epoch: int) -> None:
+    In place of an image that cannot be read stands the next that can; with `strict` it is an error.
+    """
+
+    def __init__(
+        self, data: Data, labels: Tensor, transform: ImageTransform, seed: int, epoch: int, strict: bool
+    ) -> None:
         self.data, self.labels, self.transform, self.seed, self.epoch = data, labels, transform, seed, epoch
+        self.strict = strict
 
     def __len__(self) -> int:
         return len(self.data)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        try:
-            image = self.data.images[index]
-        except UnreadableImage as error:  # of a kind that passes from a worker to its parent
-            raise DataError(f"{error}; `spikecal datasets check` lists all such files") from error
+        image, found = in_its_place(self.data.images, index, self.data.name, self.strict)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(mixed(self.seed, self.epoch, index))
-            return self.transform(image, self.data.name), self.labels[index]
+            return self.transform(image, self.data.name), self.labels[found]
 
 
 def mixed(*numbers: int) -> int:
@@ -135,11 +142,4 @@ def hold_out(data: Data, count: int, seed: int) -> tuple[Data, Data | None]:
     if not 0 < count < len(data):
         raise ConfigError(f"{count:,} of the {len(data):,} images of {data.name} cannot be held out")
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
-    return _part(data, order[count:].sort().values), _part(data, order[:count].sort().values)
-
-
-def _part(data: Data, chosen: Tensor) -> Data:
-    stored: Any = data.images
-    images: Images = stored[chosen] if isinstance(stored, Tensor) else Subset(stored, chosen.tolist())
-    labels = None if data.labels is None else data.labels[chosen]
-    return Data(name=data.name, images=images, labels=labels, classes=data.classes)
+    return choose(data, order[count:]), choose(data, order[:count])

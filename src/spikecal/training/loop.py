@@ -15,6 +15,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from spikecal.analysis.evaluate import accuracy
 from spikecal.calibration.sweep import Progress
+from spikecal.calibration.workdir import data_fingerprint
 from spikecal.conversion import Silent
 from spikecal.data.card import Card
 from spikecal.data.factory import first_line
@@ -130,20 +131,22 @@ def train(
     device: torch.device | str = "cpu",
     workers: int = 1,
     every: float = EVERY,
+    strict: bool = False,
     progress: Progress | None = None,
     report: Callable[[EpochRecord], None] | None = None,
 ) -> Training:
     """Train `model` in place, from `checkpoint` where that has got so far; it ends in eval mode, averaged if asked.
 
     `checkpoint` is replaced after every epoch and every `every` seconds. `validation` images are measured after every
-    epoch and decide nothing. `workers` are processes that augment images one by one.
+    epoch and decide nothing. `workers` are processes that augment images one by one. In place of images that cannot be
+    read stand others; with `strict` they are an error.
     """
     device = torch.device(device)
-    feed = Feed(data, card, recipe, device, workers)
+    feed = Feed(data, card, recipe, device, workers, strict)
     model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     _try(model, feed)
     measure = None if validation is None else lambda network: accuracy(network, Loader(validation, card, EVALUATED))
-    known = files.data_fingerprint(data)
+    known = data_fingerprint(data)
     return fit(model, feed, known, checkpoint, device, measure=measure, every=every, progress=progress, report=report)
 
 

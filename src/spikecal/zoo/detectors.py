@@ -15,7 +15,7 @@ from spikecal.data.factory import is_factory
 from spikecal.errors import ConfigError, FileError
 from spikecal.vision import vision
 from spikecal.zoo.models import EMBEDDED, build_model, load_model
-from spikecal.zoo.weights import load_weights, read_weights
+from spikecal.zoo.weights import put_weights, read_weights
 
 COCO_LABELS = 91
 DETECTION = "torchvision.models.detection"
@@ -226,7 +226,7 @@ def _with_weights(spec: str, path: Path) -> nn.Module:
     if not counted:
         raise FileError(f"{path} is not a checkpoint of a RetinaNet or Faster R-CNN, such as {spec}")
     model = build_detector(spec, counted[0])
-    load_weights(model, path)
+    put_weights(model, given, path)
     return model.eval()
 
 

@@ -17,7 +17,7 @@ from spikecal.errors import ConfigError
 from spikecal.zoo import imagenet
 from spikecal.zoo.cifar import VGG16, ResNet
 from spikecal.zoo.packages import PACKAGES, imagenet_card
-from spikecal.zoo.weights import load_weights
+from spikecal.zoo.weights import load_weights, outputs, put_weights, read_weights
 
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
@@ -27,12 +27,12 @@ class Entry:
     """A model of the zoo."""
 
     about: str
-    make: Callable[[], nn.Module]
+    make: Callable[..., nn.Module]  # of `classes`
     card: Card
     classes: int
 
 
-def _cifar(name: str, about: str, make: Callable[[], nn.Module], weights: str | None = None) -> Entry:
+def _cifar(name: str, about: str, make: Callable[..., nn.Module], weights: str | None = None) -> Entry:
     card = Card(
         name=name,
         size=(32, 32),
@@ -66,7 +66,7 @@ def _cifar_zoo() -> dict[str, Entry]:
 
 
 def _imagenet_zoo() -> dict[str, Entry]:
-    plans: dict[str, tuple[str, Callable[[], nn.Module]]] = {
+    plans: dict[str, tuple[str, Callable[..., nn.Module]]] = {
         "resnet34-imagenet": ("residual, stem of three 3×3, average pooling", imagenet.ResNet34),
         "resnet34-imagenet-nobn": ("the same; no BN", partial(imagenet.ResNet34, bn=False)),
         "vgg16-imagenet": ("thirteen convolutions, average pooling, three linear layers", imagenet.VGG16ImageNet),
@@ -94,7 +94,10 @@ def load_model(spec: str, weights: Path | None = None) -> tuple[nn.Module, Card]
         return model, replace(card, trained=True)
     model, card = build_model(spec)
     if weights is not None:
-        load_weights(model, weights)
+        state = read_weights(weights)
+        if spec in ZOO:
+            model, card = build_model(spec, outputs(model, state))
+        put_weights(model, state, weights)
     elif card.weights is not None:
         with resources.as_file(resources.files("spikecal") / "demo" / card.weights) as path:
             load_weights(model, path)
@@ -109,13 +112,13 @@ def random_images(model: nn.Module, card: Card, count: int, size: tuple[int, int
     return torch.randn((count, card.channels or first, *size), generator=torch.Generator().manual_seed(0))
 
 
-def build_model(spec: str) -> tuple[nn.Module, Card]:
-    """The model of `spec` without weights, in eval mode.
+def build_model(spec: str, classes: int | None = None) -> tuple[nn.Module, Card]:
+    """The model of `spec` without weights, in eval mode; those of the zoo may have another number of `classes`.
 
     `spec` is a zoo name, `torchvision:NAME`, `timm:NAME`, `pytorchcv:NAME`, `file.py:name` or `package.module:name`.
     """
     if spec in ZOO:
-        return ZOO[spec].make().eval(), ZOO[spec].card
+        return _from_zoo(ZOO[spec], classes)
     package, _, name = spec.partition(":")
     if package in PACKAGES and name:
         return PACKAGES[package].build(spec, name)
@@ -125,6 +128,12 @@ def build_model(spec: str) -> tuple[nn.Module, Card]:
         f"unknown model {spec!r}: give {', '.join(ZOO)}, {', '.join(f'{p}:NAME' for p in PACKAGES)}, "
         f"file.py:function or module:function"
     )
+
+
+def _from_zoo(entry: Entry, classes: int | None) -> tuple[nn.Module, Card]:
+    if classes in (None, entry.classes):
+        return entry.make().eval(), entry.card
+    return entry.make(classes=classes).eval(), replace(entry.card, classes=(), data=None, weights=None)
 
 
 def _from_factory(spec: str) -> tuple[nn.Module, Card]:

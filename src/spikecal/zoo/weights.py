@@ -4,15 +4,16 @@ import logging
 import pickle
 import re
 from collections import OrderedDict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from spikecal.errors import FileError
+from spikecal.files import NO_TORCH_FILE, load_torch
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +24,7 @@ WRAPPERS = (
 )  # fmt: skip
 PREFIXES = ("module.", "_orig_mod.")  # of DataParallel and of torch.compile
 COUNTERS = ("n_averaged",)  # of torch's AveragedModel
+UNNEEDED = "num_batches_tracked"  # old checkpoints are without it
 SHOWN = 4
 
 
@@ -38,13 +40,13 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         except (SafetensorError, OSError, ValueError) as error:
             raise FileError(f"{path} is not a safetensors file: {error}") from error
     try:
-        loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
+        loaded: Any = load_torch(path)
     except pickle.UnpicklingError as error:
         raise FileError(
             f"{path} is not a plain checkpoint: it is damaged, or holds objects that only running its code could "
             f"restore; save model.state_dict() instead"
         ) from error
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError, AttributeError, IndexError, TypeError) as error:
+    except NO_TORCH_FILE as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise FileError(f"{path} is not a torch checkpoint: {reason}") from error
     return _unprefixed(_unwrapped(loaded, path))
@@ -76,10 +78,22 @@ def _state_dict(value: Any, place: tuple[str, ...]) -> tuple[tuple[str, ...], di
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Put the checkpoint into `model`; every key must have its place, in the right shape."""
+    put_weights(model, read_weights(path), path)
+
+
+def outputs(model: nn.Module, state: Mapping[str, Tensor]) -> int | None:
+    """How many classes a checkpoint has in the place of the last linear layer of `model`; None where it has none."""
+    heads = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    weight = _renamed(state, set(model.state_dict())).get(f"{heads[-1]}.weight") if heads else None
+    return None if weight is None else len(weight)
+
+
+def put_weights(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
+    """The same with what was read from `path`."""
     wanted = model.state_dict()
-    given = _renamed(read_weights(path), set(wanted))
-    missing = [key for key in wanted if key not in given and not key.endswith("num_batches_tracked")]
-    unexpected = [key for key in given if key not in wanted]
+    given = _renamed(state, set(wanted))
+    missing = [key for key in wanted if key not in given and not key.endswith(UNNEEDED)]
+    unexpected = [key for key in given if key not in wanted and not key.endswith(UNNEEDED)]
     shapes = [
         f"{key} {tuple(given[key].shape)} for {tuple(tensor.shape)}"
         for key, tensor in wanted.items()
@@ -92,9 +106,9 @@ def load_weights(model: nn.Module, path: Path) -> None:
     ]
     if faults:
         raise FileError(f"{path} does not fit {type(model).__name__}: {'; '.join(faults)}")
-    state = OrderedDict((key, given.get(key, tensor)) for key, tensor in wanted.items())
-    state._metadata = wanted._metadata  # type: ignore[attr-defined]  # torchvision's MNASNet asks for its version
-    model.load_state_dict(state)
+    whole = OrderedDict((key, given.get(key, tensor)) for key, tensor in wanted.items())
+    whole._metadata = wanted._metadata  # type: ignore[attr-defined]  # torchvision's MNASNet asks for its version
+    model.load_state_dict(whole)
 
 
 def _unprefixed(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -104,7 +118,7 @@ def _unprefixed(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return state
 
 
-def _renamed(state: dict[str, Tensor], wanted: set[str]) -> dict[str, Tensor]:
+def _renamed(state: Mapping[str, Tensor], wanted: set[str]) -> dict[str, Tensor]:
     """Names as the model has them: without the attribute of a training module around it, or torchvision's old ones."""
     first = {key.partition(".")[0] for key in state}
     if wanted.isdisjoint(state) and len(first) == 1:
