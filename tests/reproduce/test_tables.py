@@ -172,9 +172,10 @@ def test_the_command_is_on_the_page_without_the_places_of_files(reproduce: Repro
     assert f"Written with torch {torch.__version__} on " in page
     network, _ = load_model("resnet20")
     torch.save(network.state_dict(), folder / "w.pt")
-    assert main(["reproduce", "space", "--model", "resnet20", "--weights", f"resnet20={folder}/w.pt"]) == 0
-    made = json.loads(Path("spikecal-tables/space.json").read_text())["command"]
-    assert made == "spikecal reproduce space --model resnet20 --weights resnet20=w.pt"
+    for entry, shown in ((f"resnet20={folder}/w.pt", "resnet20=w.pt"), (f"{folder}/w.pt", "w.pt")):
+        assert main(["reproduce", "space", "--model", "resnet20", "--weights", entry]) == 0
+        made = json.loads(Path("spikecal-tables/space.json").read_text())["command"]
+        assert made == f"spikecal reproduce space --model resnet20 --weights {shown}"
 
 
 def test_images_that_cannot_be_read_are_left_out_and_said(

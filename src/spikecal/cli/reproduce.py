@@ -185,8 +185,8 @@ def _command(context: typer.Context) -> str:
 
 def _without_folder(entry: str) -> str:
     """`MODEL=FILE`, or a file alone, by its name."""
-    model, equals, file = entry.rpartition("=")
-    return f"{model}{equals}{Path(file).name}" if equals else entry
+    model, equals, file = entry.partition("=")
+    return f"{model}={Path(file).name}" if equals else Path(entry).name
 
 
 def _weights(given: list[str], models: list[str]) -> dict[str, Path]:
