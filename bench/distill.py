@@ -2,6 +2,7 @@
 
     python bench/distill.py [DIR]     into bench/results/distill.json; killed, it goes on after the last finished row
     python bench/distill.py --whole   the time of 1,024 images on all cores, into the same file
+    python bench/distill.py --parts [DIR]      thresholds and biases from real or from distilled images, likewise
 
 DIR is where CIFAR-10 is (default: where `spikecal datasets` puts it). The embedded ResNet-20 and the one without BN are
 calibrated with LCP for 4 steps on 256 images of each kind, and measured on 1,000 other images of the training set. No
@@ -12,6 +13,9 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import spikecal
+from spikecal.calibration.threshold import MMSE
 from spikecal.data.card import Card
 from spikecal.data.images import shuffled
 from spikecal.data.prepare import prepare
@@ -30,6 +35,7 @@ from spikecal.zoo.models import load_model
 
 RESULT = Path(__file__).parent / "results" / "distill.json"
 CALIBRATION, HELD_OUT, SEEDS, STEPS = 256, 1000, 2, 4
+IMAGES = 1024  # of what is compared part by part
 KINDS = {
     "resnet20-nobn": ("real", "white", "pink", "40"),  # numbers: iterations of distilling
     "resnet20": ("real", "white", "pink", "10", "20", "40", "80"),
@@ -69,6 +75,48 @@ def whole() -> None:
     write_whole(RESULT, json.dumps({**found, "whole": facts}, indent=1) + "\n")
 
 
+def parts(root: Path | None) -> None:
+    """LCP on ResNet-20 with thresholds of one kind of images and biases of another; 1,024 images of each."""
+    data = load_data("cifar10", "train", root)
+    assert isinstance(data.images, Tensor) and data.labels is not None
+    model, card = load_model("resnet20")
+    order = shuffled(len(data), 1)
+    held, real = order[:HELD_OUT], order[HELD_OUT : HELD_OUT + IMAGES]
+    tested = prepare(data.images[held], card, "")
+    images = {"real": prepare(data.images[real], card, ""), "distilled": spikecal.distill(model, card=card).inputs()}
+    thetas = {kind: thresholds(model, some) for kind, some in images.items()}
+    ratios = [float(d.mean() / r.mean()) for d, r in zip(thetas["distilled"], thetas["real"], strict=True)]
+    thetas["real, scaled"] = [ratio * r for ratio, r in zip(ratios, thetas["real"], strict=True)]
+    rows = []
+    for kind in thetas:
+        for some in ("real", "distilled"):
+            with given_thresholds(thetas[kind]):
+                found = accuracy(model, images[some], tested, data.labels[held])
+            rows.append({"thresholds": kind, "bias": some, **found})
+            print(rows[-1], flush=True)
+    found = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    facts = {"images": IMAGES, "distilled_to_real": ratios, "rows": rows}
+    write_whole(RESULT, json.dumps({**found, "parts": facts}, indent=1) + "\n")
+
+
+def thresholds(model: nn.Module, images: Tensor) -> list[Tensor]:
+    """Those of BASELINE, stage by stage."""
+    snn = spikecal.convert(model, images, T=STEPS, pipeline=spikecal.BASELINE).snn
+    ends: list[Any] = [stage.end.op for stage in snn.stages if stage.spiking]
+    return [end.theta.detach() for end in ends]
+
+
+@contextmanager
+def given_thresholds(thetas: list[Tensor]) -> Iterator[None]:
+    """Conversions inside take these thresholds and look for none."""
+    search, left = MMSE.choose, cycle(thetas)
+    MMSE.choose = lambda *_: next(left)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        MMSE.choose = search  # type: ignore[method-assign]
+
+
 def made(kind: str, model: nn.Module, card: Card, real: Tensor) -> tuple[Tensor, dict[str, Any]]:
     """Images of a kind as the network takes them, and what is known of them."""
     if kind == "real":
@@ -94,5 +142,8 @@ def accuracy(model: nn.Module, images: Tensor, tested: Tensor, labels: Tensor) -
 if __name__ == "__main__":
     if sys.argv[1:] == ["--whole"]:
         whole()
+        sys.exit()
+    if sys.argv[1:2] == ["--parts"]:
+        parts(Path(sys.argv[2]) if len(sys.argv) > 2 else None)
         sys.exit()
     main(Path(sys.argv[1]) if len(sys.argv) > 1 else None)

@@ -34,7 +34,7 @@ BATCH, BATCH_OUTPUTS = 250, 20_000  # test images a call, and images × steps: o
 TIMED_ROUNDS = 3
 LONG_SECONDS = 60.0
 STEP_COST = 1.4  # a time step of one image in ANN passes, about
-MORE_SOLVING = 3  # passes an image and iteration of small networks costs beyond the three of `image_passes`
+MORE_SOLVING = 1  # passes an image and iteration of small networks costs beyond the three of `image_passes`
 
 
 @dataclass(frozen=True, kw_only=True)
