@@ -123,8 +123,6 @@ class Weights(Calibrator):
             for sample, share in samples.draw(self.batch):
                 with torch.enable_grad():
                     current = mean_current(stage, sample, learned)
-                    if not isinstance(stage.end.op, Spike):
-                        current = stage.end.op(current)
                 slope = 2 * share * current.size(view.channel) / current.numel()  # of squares, summed over channels
                 current.backward(excess(stage.end.op, current.detach(), sample.target, view.T).mul_(slope))
             optimiser.step()
@@ -133,14 +131,15 @@ class Weights(Calibrator):
 
 
 def mean_current(stage: Stage, sample: Sample, weights: dict[str, Tensor]) -> Tensor:
-    """What reaches a stage's end from mean inputs, with `weights` in place of the stage's own."""
+    """What reaches a stage's neurons, or passes its joint, from mean inputs with `weights` in place of its own."""
     values = dict(sample.inputs)
     for node in stage.nodes[:-1]:
         arguments = tuple(values[name] for name in node.inputs)
         settings = {"shapes": [arguments[0].shape, *(sample.shapes[name] for name in node.shape_refs)]}
         weight = {"weight": weights[node.name]} if node.name in weights else {}
         values[node.name] = torch.func.functional_call(node.op, weight, arguments, settings)
-    return values[stage.end.inputs[0]]
+    current = values[stage.end.inputs[0]]
+    return current if isinstance(stage.end.op, Spike) else stage.end.op(current)
 
 
 def excess(end: Op, current: Tensor, target: Tensor, T: int) -> Tensor:

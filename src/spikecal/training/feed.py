@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from spikecal.data.card import Card
 from spikecal.data.factory import first_line
-from spikecal.data.images import choose, in_its_place
+from spikecal.data.images import choose, in_its_place, shuffled
 from spikecal.data.prepare import prepare
 from spikecal.data.sources import Data
 from spikecal.errors import ConfigError, DataError, SpikecalError, TrainingError
@@ -141,5 +141,5 @@ def hold_out(data: Data, count: int, seed: int) -> tuple[Data, Data | None]:
         return data, None
     if not 0 < count < len(data):
         raise ConfigError(f"{count:,} of the {len(data):,} images of {data.name} cannot be held out")
-    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
+    order = shuffled(len(data), seed)
     return choose(data, order[count:]), choose(data, order[:count])

@@ -15,7 +15,7 @@ from spikecal.data.factory import is_factory
 from spikecal.errors import ConfigError, FileError
 from spikecal.vision import vision
 from spikecal.zoo.models import EMBEDDED, build_model, load_model
-from spikecal.zoo.weights import put_weights, read_weights
+from spikecal.zoo.weights import UNNEEDED, put_weights, read_weights
 
 COCO_LABELS = 91
 DETECTION = "torchvision.models.detection"
@@ -235,7 +235,7 @@ def load_body(detector: nn.Module, given: dict[str, Tensor], source: str) -> Non
     inside = body_of(detector)
     wanted = inside.state_dict()
     fitting = {key: value for key, value in given.items() if key in wanted and value.shape == wanted[key].shape}
-    missing = [key for key in wanted if key not in fitting and not key.endswith("num_batches_tracked")]
+    missing = [key for key in wanted if key not in fitting and not key.endswith(UNNEEDED)]
     if missing:
         raise FileError(f"{source} does not fit the detector's body: {missing[0]} and {len(missing) - 1} more missing")
     inside.load_state_dict(fitting, strict=False)

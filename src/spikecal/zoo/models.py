@@ -95,8 +95,8 @@ def load_model(spec: str, weights: Path | None = None) -> tuple[nn.Module, Card]
     model, card = build_model(spec)
     if weights is not None:
         state = read_weights(weights)
-        if spec in ZOO:
-            model, card = build_model(spec, outputs(model, state))
+        if spec in ZOO and (classes := outputs(model, state)) not in (None, ZOO[spec].classes):
+            model, card = build_model(spec, classes)
         put_weights(model, state, weights)
     elif card.weights is not None:
         with resources.as_file(resources.files("spikecal") / "demo" / card.weights) as path:
