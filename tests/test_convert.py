@@ -2,6 +2,7 @@
 
 import copy
 from collections import OrderedDict
+from pathlib import Path
 
 import pytest
 import torch
@@ -50,6 +51,17 @@ def test_batch_size_of_the_loader_and_memory_do_not_change_a_bit() -> None:
     tight = spikecal.convert(model, x, T=8, pipeline="pc", memory=10_000)
     assert same(whole.snn, tight.snn)
     assert [r.errors for r in whole.records] == [r.errors for r in tight.records]
+
+
+def test_without_records_the_network_is_the_same(tmp_path: Path) -> None:
+    model, x = residual(), images(32)
+    for pipeline in ("baseline", "lcp"):
+        with_them, without = (spikecal.convert(model, x, T=8, pipeline=pipeline, records=r) for r in (True, False))
+        assert same(with_them.snn, without.snn)
+        assert with_them.records
+        assert bool(without.records) == (pipeline == "lcp")  # calibrators leave theirs anyway
+        without.save(tmp_path / "a.snn")
+        assert torch.equal(spikecal.load(tmp_path / "a.snn")(x), with_them.snn(x))
 
 
 class TwoInputs(nn.Module):

@@ -78,7 +78,7 @@ class Result:
         return {
             "pipeline": self.pipeline.to_dict(),
             "records": [settings_of(record) for record in self.records],
-            "micro_batch": {str(T): network.info["micro_batch"] for T, network in self.networks.items()},
+            "micro_batch": {str(T): n.info["micro_batch"] for T, n in self.networks.items() if "micro_batch" in n.info},
             **({"keep": list(self.keep)} if self.keep else {}),
             **({} if self.snn.readout == "current" else {"readout": self.snn.readout}),
             **({} if self.card is None else {"card": self.card}),
@@ -124,13 +124,15 @@ def convert(
     workdir: str | Path | None = None,
     memory: int | None = None,
     micro_batch: int | None = None,
+    records: bool = True,
     progress: Progress | None = None,
 ) -> Result:
     """Convert `model` for `T` steps (or several), calibrated on `images`; the model is left as it is.
 
     `images`: a tensor, a dataset or a loader, normalised as in training; labels are ignored. `keep`: submodules that
     stay analog at the end of the network. `workdir`: where a killed conversion goes on from. `memory`: bytes to use
-    before going to disk, by default half of what is free. `micro_batch`: images a kernel call.
+    before going to disk, by default half of what is free. `micro_batch`: images a kernel call. `records`: whether a
+    pipeline without calibrators simulates some images nevertheless, to record the errors of its stages.
     """
     if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
         raise ConversionError(
@@ -155,7 +157,7 @@ def convert(
     weights_channels_last(graph)
     seconds = {"lower": time.perf_counter() - started}
     budget = free_memory() // 2 if memory is None else memory
-    settings = Settings(pipeline, seed, micro_batch, int(COUNTED * budget), progress)
+    settings = Settings(pipeline, seed, micro_batch, int(COUNTED * budget), records, progress)
     if workdir is not None:
         versions = [__version__, torch.__version__]
         identity = [pipeline.to_dict(), steps, seed, list(keep), micro_batch, versions, describe(graph)]
@@ -179,6 +181,7 @@ class Settings:
     seed: int
     micro_batch: int | None
     memory: int
+    records: bool
     progress: Progress
     workdir: Workdir | None = None
 
@@ -204,8 +207,8 @@ def _calibrated(
         started = time.perf_counter()
         networks[t] = SpikingNetwork(graph.clone(), t)
         set_thresholds(networks[t], histograms, pipeline, dtype)
-        # Without calibrators one sweep is still run: it is what the records are made of.
-        for index, calibrators in enumerate(pipeline.sweeps or ((),)):
+        # Without calibrators a sweep is what the records are made of.
+        for index, calibrators in enumerate(pipeline.sweeps or ((),) * settings.records):
             records += _sweep(graph, networks[t], calibrators, index, chosen, settings, per_image)
         seconds[f"T={t}"] = time.perf_counter() - started
     return Result(networks, records, pipeline, histograms, seconds, images=len(chosen))

@@ -1,5 +1,7 @@
 """Every error a user can cause. Each message names the thing at fault and the way out."""
 
+from collections.abc import Mapping
+
 
 class SpikecalError(Exception):
     """Base of all errors of this library."""
@@ -30,3 +32,11 @@ class ConfigError(SpikecalError):
 
 class TrainingError(SpikecalError):
     """Training cannot go on."""
+
+
+def refuse_unreadable(data: str, unreadable: Mapping[str, str]) -> None:
+    """What `--strict` does about images that cannot be read; `unreadable` says of each file why."""
+    if unreadable:
+        file, reason = next(iter(unreadable.items()))
+        more = f", and {len(unreadable) - 1:,} more" if len(unreadable) > 1 else ""
+        raise DataError(f"{data}: {len(unreadable):,} unreadable: {file} ({reason}){more}; without --strict it goes on")

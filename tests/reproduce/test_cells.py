@@ -125,7 +125,7 @@ def test_rows_are_what_their_labels_say(name: str) -> None:
 def test_sizes_without_flags() -> None:
     """As `spikecal reproduce --help` and the documentation have them."""
     usual = Sizes(
-        images=1000, seeds=3, iterations=500, batch=16, weights=256, long_images=100, long_seeds=1, long_weights=128
+        images=1000, seeds=3, iterations=500, batch=16, weights=256, long_images=100, long_seeds=1, long_calibration=32
     )
     assert _sizes(False, find("lcp"), {}) == Sizes() == usual
     assert _sizes(False, find("fakedata"), {}) == replace(usual, images=2000)

@@ -12,6 +12,7 @@ from PIL import Image
 from reproduce.conftest import Reproduce
 
 import spikecal
+from spikecal.calibration.calibrators import Calibrator
 from spikecal.cli.main import main
 from spikecal.data.demo import load_demo
 from spikecal.data.prepare import prepare
@@ -194,7 +195,7 @@ def test_images_that_cannot_be_read_are_left_out_and_said(
     assert any(s.startswith("Images that cannot be read were left out, 2 at most in a cell") for s in said)
     flags = ["--data", "folder:set", "--images", "24", "-T", "2", "--strict", "-o", "strict"]
     assert main(["reproduce", "bn", "--model", "nets.py:make", *flags]) == 2
-    assert "00.png is not a readable image" in capsys.readouterr().err
+    assert "set: 1 unreadable: " in (said := capsys.readouterr().err) and "00.png" in said
 
 
 def test_differences_are_said(reproduce: Reproduce) -> None:
@@ -259,12 +260,13 @@ def test_sizes() -> None:
     cifar, samples = find("cifar"), find("samples")
     for T in cifar.T:
         assert PAPER.of(spikecal.ACP, cifar, T) == spikecal.ACP  # nothing is shortened
-    for table, T, images in ((cifar, 32, 256), (cifar, 512, 128), (samples, 8, 1024)):
-        shorter = Sizes(iterations=7, batch=5).of(spikecal.ACP, table, T)
-        assert shorter == spikecal.ACP.changed(
-            spikecal.Weights, iterations=7, batch=5, images=images, optimiser="adam", lr=1e-3
-        )
+    fewer = spikecal.ACP.changed(spikecal.Weights, iterations=7, batch=5, optimiser="adam", lr=1e-3)
+    for table, T, images in ((cifar, 32, 256), (samples, 8, 1024)):
+        assert Sizes(iterations=7, batch=5).of(spikecal.ACP, table, T) == fewer.changed(spikecal.Weights, images=images)
         assert Sizes().of(spikecal.LCP, table, T) == spikecal.LCP
+    # the dear column: every calibrator on fewer images
+    assert Sizes(iterations=7, batch=5).of(spikecal.ACP, cifar, 512) == fewer.changed(Calibrator, images=32)
+    assert Sizes().of(spikecal.LCP, cifar, 512) == spikecal.LCP.changed(spikecal.Bias, images=32)
 
 
 def test_markdown_escapes_and_ends(reproduce: Reproduce) -> None:

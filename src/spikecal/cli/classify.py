@@ -12,7 +12,7 @@ from spikecal.cli.console import bars, duration, percent, show_json, show_table,
 from spikecal.cli.distill import distilled_for
 from spikecal.cli.reporting import report_result
 from spikecal.cli.summary import measure, show_summary
-from spikecal.errors import DataError
+from spikecal.errors import DataError, refuse_unreadable
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,7 +44,7 @@ def convert_classifier(asked: "Request") -> None:
         source = options.chosen_data(asked.data, card, "train", asked.data_root)
     chosen, unreadable = readable(source, asked.pipeline.images, asked.seed)
     if asked.strict:
-        options.refuse_unreadable(chosen.name, unreadable)
+        refuse_unreadable(chosen.name, unreadable)
     started = time.perf_counter()
     with bars(asked.json) as progress:
         result = spikecal.convert(network, Prepared(chosen, card), keep=asked.keep, **asked.settings(progress))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from spikecal.cli.console import bars, show_json, show_table
-from spikecal.cli.options import DataRoot, Json, Strict, refuse_unreadable, tell_unreadable, unreadable_facts
-from spikecal.errors import DataError
+from spikecal.cli.options import DataRoot, Json, Strict, tell_unreadable, unreadable_facts
+from spikecal.errors import DataError, refuse_unreadable
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import typer
 from spikecal.cli import options
 from spikecal.cli.console import bars, duration, percent, show_json, show_table, size
 from spikecal.cli.reporting import carried, write_report
-from spikecal.errors import ConfigError, DataError
+from spikecal.errors import ConfigError, DataError, refuse_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +53,7 @@ def convert_detector(asked: "Request") -> None:
     detector, images = load_detector(asked.model, asked.weights), boxes(asked.data, "train")
     check_labels(asked.model, detector, asked.weights, images)
     if asked.strict:
-        options.refuse_unreadable(images.name, images.faults.left_out)
+        refuse_unreadable(images.name, images.faults.left_out)
     started = time.perf_counter()
     with bars(asked.json) as progress:
         made = spiking.convert(
@@ -65,7 +65,7 @@ def convert_detector(asked: "Request") -> None:
         )
     seconds = time.perf_counter() - started
     if asked.strict:
-        options.refuse_unreadable(images.name, made.unreadable)
+        refuse_unreadable(images.name, made.unreadable)
     made.body.card = Card(name=asked.model, data=asked.data, classes=tuple(images.classes.values())).to_dict()
     made.save(asked.output)  # what comes now only looks at it
     held_out, found, why = _measured(made, asked)
@@ -134,7 +134,7 @@ def evaluate_detector(
         found = precisions(detector, bodies, test, progress)
     unreadable = _unreadable(found)
     if strict:
-        options.refuse_unreadable(test.name, unreadable)
+        refuse_unreadable(test.name, unreadable)
     if json:
         facts: dict[str, Any] = {"file": str(file), "model": model, "task": "detect", "data": test.name}
         facts |= {"precision": {name: one.to_dict() for name, one in found.items()}, "faults": test.faults.to_dict()}
@@ -167,7 +167,7 @@ def report_detector(
     found = precisions(detector, bodies, test, progress)
     unreadable = _unreadable(found)
     if strict:
-        options.refuse_unreadable(test.name, unreadable)
+        refuse_unreadable(test.name, unreadable)
     tell_faults(test)
     return look_at_detector(source, detector, test, *_apart(found), progress), unreadable
 
@@ -207,7 +207,7 @@ def _test_images(
     test = boxes(data, "test").sample(count, seed)
     check_labels(model, detector, weights, test)
     if strict:
-        options.refuse_unreadable(test.name, test.faults.left_out)
+        refuse_unreadable(test.name, test.faults.left_out)
     return test
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from spikecal.errors import ConfigError, DataError
+from spikecal.errors import ConfigError
 
 if TYPE_CHECKING:
     from spikecal.data.card import Card
@@ -94,14 +94,6 @@ def chosen_data(name: str | None, card: "Card", split: str, root: Path | None, *
     if name is None:
         raise ConfigError(f"{card.name} comes with no images: give --data")
     return load_data(name, split, root)
-
-
-def refuse_unreadable(data: str, unreadable: "Unreadable") -> None:
-    """What `--strict` does about images that cannot be read."""
-    if unreadable:
-        file, reason = next(iter(unreadable.items()))
-        more = f", and {len(unreadable) - 1:,} more" if len(unreadable) > 1 else ""
-        raise DataError(f"{data}: {len(unreadable):,} unreadable: {file} ({reason}){more}; without --strict it goes on")
 
 
 def tell_unreadable(unreadable: "Unreadable") -> None:

@@ -12,7 +12,6 @@ from spikecal.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
     from spikecal.data.images import Data
     from spikecal.training.loop import EpochRecord
@@ -105,14 +104,14 @@ def train(
     from spikecal.training.export import export_weights, training_facts, write_card
     from spikecal.training.feed import hold_out
     from spikecal.training.recipes import paper_recipe
-    from spikecal.zoo.models import build_model, load_model
+    from spikecal.zoo.models import build_model, has_bn, load_model
 
     home = _device(device)
     network, card = build_model(model)
     images, test = (load_data(data, split, data_root) for split in ("train", "test"))
     side = min(card.size or images.images[0].shape[-2:])
-    name, settings = configured(recipe, config, paper_recipe(side, _has_bn(network)), changes)
-    typer.echo(_announced(model, name, settings, recipe is None and config is None, _has_bn(network)), err=True)
+    name, settings = configured(recipe, config, paper_recipe(side, has_bn(network)), changes)
+    typer.echo(_announced(model, name, settings, recipe is None and config is None, has_bn(network)), err=True)
 
     torch.manual_seed(settings.seed)
     network, card = build_model(model, _classes(model, images, test))
@@ -217,12 +216,6 @@ def _classes(model: str, *images: "Data") -> int | None:
         return None
     labels = [int(data.labels.max()) + 1 for data in images if data.labels is not None]
     return len(images[0].classes) or max(ZOO[model].classes, *labels)
-
-
-def _has_bn(network: "nn.Module") -> bool:
-    from torch.nn.modules.batchnorm import _BatchNorm
-
-    return any(isinstance(module, _BatchNorm) for module in network.modules())
 
 
 def _device(name: str | None) -> "torch.device":

@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from spikecal.cli import options
 from spikecal.cli.console import bars, duration, percent, show_json, size
 from spikecal.cli.detect import boxes, tell_faults
 from spikecal.cli.train import say_epoch
-from spikecal.errors import ConfigError
+from spikecal.errors import ConfigError, refuse_unreadable
 
 if TYPE_CHECKING:
     import torch
@@ -67,8 +66,8 @@ def train_detector(
             f"--backbone torchvision:resnet50"
         )
     if strict:
-        options.refuse_unreadable(images.name, images.faults.left_out)
-        options.refuse_unreadable(test.name, test.faults.left_out)
+        refuse_unreadable(images.name, images.faults.left_out)
+        refuse_unreadable(test.name, test.faults.left_out)
     tell_faults(images)
     for part, title in ((test, "test images"), (held_out, "validation images")):
         if part is not None:

@@ -81,8 +81,8 @@ class Cell:
         if self.pipeline is None or not self.T:
             return self.images
         work = self.pipeline.threshold.images + STEP_COST * self.T * self.images
-        for sweep in self.pipeline.sweeps or ((),):
-            work += image_passes(sweep, max((c.images for c in sweep), default=MEASURED), self.T)
+        for sweep in self.pipeline.sweeps:
+            work += image_passes(sweep, max(c.images for c in sweep), self.T)
             work += sum(MORE_SOLVING * c.iterations * c.batch for c in sweep if isinstance(c, Weights))
         return work
 
@@ -119,6 +119,7 @@ def measure(
         pipeline=cell.pipeline,
         seed=cell.seed,
         workdir=None if work is None else work / "conversion",
+        records=False,
         progress=progress,
     )
     test = _test(cell, subject)

@@ -12,13 +12,13 @@ from torch import nn
 from spikecal.calibration.sweep import Progress
 from spikecal.calibration.workdir import fingerprint
 from spikecal.clock import fastest
-from spikecal.data.images import UnreadableImage, looked_at
+from spikecal.data.images import looked_at
 from spikecal.detection.boxes import BoxData
 from spikecal.detection.labels import check_labels
 from spikecal.detection.precision import evaluate
 from spikecal.detection.sources import load_boxes
 from spikecal.detection.spiking import READOUT, convert
-from spikecal.errors import ConfigError
+from spikecal.errors import ConfigError, refuse_unreadable
 from spikecal.zoo.detectors import load_detector
 
 if TYPE_CHECKING:
@@ -73,8 +73,7 @@ def load_detector_subject(spec: str, weights: Path | None, data: str | None, str
     test = load_boxes(data, "test")
     for split, images in (("train", train), ("test", test)):  # what a table is not measured on is worth a warning
         if strict:
-            for file, reason in images.faults.left_out.items():
-                raise UnreadableImage(file, reason)
+            refuse_unreadable(f"{data}, {split}", images.faults.left_out)
         for sentence in images.faults.sentences():
             log.warning("%s, %s: %s", data, split, sentence)
     return DetectorSubject(spec, network, data, train, test)

@@ -97,7 +97,8 @@ def claims(summary: Summary, ours: bool | None = None) -> list[str]:
     explained = [f"{claim} ({model}): {', '.join(words)}." for (claim, model), words in lines.items()]
     if summary["kind"] == "detection":
         return [*explained, "Points of mAP; level: within one standard deviation over seeds."]
-    return [*explained, "Points of accuracy; level: within one standard error of so many test images."]
+    level = "within one standard error of so many test images, or one standard deviation over seeds"
+    return [*explained, f"Points of accuracy; level: {level}."]
 
 
 def quotes(paper: dict[str, Any]) -> list[str]:

@@ -11,21 +11,20 @@ from torch import Tensor, nn
 from spikecal.calibration.workdir import data_fingerprint, fingerprint
 from spikecal.clock import fastest
 from spikecal.data.card import Card
-from spikecal.data.images import Unreadable, UnreadableImage, readable
+from spikecal.data.images import Unreadable, readable
 from spikecal.data.prepare import Prepared
 from spikecal.data.sources import Data, load_data
-from spikecal.errors import ConfigError
+from spikecal.errors import ConfigError, refuse_unreadable
 from spikecal.graph.graph import Graph, describe
 from spikecal.graph.lower import lower
 from spikecal.graph.stages import with_joints
 from spikecal.zoo.detectors import DETECTORS
-from spikecal.zoo.models import EMBEDDED, ZOO, build_model, load_model, random_images
+from spikecal.zoo.models import EMBEDDED, ZOO, build_model, has_bn, load_model, random_images
 
 if TYPE_CHECKING:
     from spikecal.reproduce.sources import Source
 
 TIMED = 64  # images of the pass that estimates are made from
-NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 
 @dataclass
@@ -46,7 +45,7 @@ class Subject:
 
     @property
     def bn(self) -> bool:
-        return any(isinstance(module, NORMS) for module in self.network.modules())
+        return has_bn(self.network)
 
     def calibration(self, count: int, seed: int, source: str = "") -> tuple[Prepared, Unreadable]:
         """Its own training images, or those of a source that were made; of files `count`, and those left out."""
@@ -54,8 +53,7 @@ class Subject:
         assert images is not None
         chosen, unreadable = readable(images, count, seed)
         if self.strict:
-            for file, reason in unreadable.items():
-                raise UnreadableImage(file, reason)
+            refuse_unreadable(images.name, unreadable)
         return Prepared(chosen, self.card), unreadable
 
     def calibration_print(self, source: str) -> str:

@@ -141,8 +141,10 @@ def _judge(plan: Plan, claim: Claim, networks: Sequence[dict[str, Any]]) -> list
         rows = {row["method"]: row["columns"] for row in network["rows"]}
         for T in {"all": plan.T, "fewest": [min(plan.T)], "most": [max(plan.T)]}[claim.at]:
             better, worse = rows[claim.better][str(T)], rows[str(claim.worse)][str(T)]
-            noise = _spread_of(better, worse) if plan.table.kind == "detection" else None
-            judged.append(_verdict(claim, network["model"], T, better["mean"], worse["mean"], better["images"], noise))
+            noise = _spread_of(better, worse)
+            if plan.table.kind != "detection":  # whose figure is no share of images
+                noise = max(noise, _standard_error(better["mean"], worse["mean"], better["images"]))
+            judged.append(_verdict(claim, network["model"], T, better["mean"], worse["mean"], noise))
     return judged
 
 
@@ -162,8 +164,7 @@ def _bn_claim(claim: Claim, plain: dict[str, Any], with_bn: dict[str, Any], T: i
         ann = next(a["accuracy"] for a in network["ann"] if a["images"] == column["images"])
         lost.append(ann - column["mean"])
         noise.append(_standard_error(ann, column["mean"], column["images"]))
-    model, images = f"{with_bn['model']}, {plain['model']}", with_bn["ann"][0]["images"]
-    return _verdict(claim, model, T, lost[0], lost[1], images, math.hypot(*noise))
+    return _verdict(claim, f"{with_bn['model']}, {plain['model']}", T, lost[0], lost[1], math.hypot(*noise))
 
 
 def _near_claim(claim: Claim, network: dict[str, Any]) -> dict[str, Any]:
@@ -171,7 +172,7 @@ def _near_claim(claim: Claim, network: dict[str, Any]) -> dict[str, Any]:
     column = next(row for row in network["rows"] if row["method"] == claim.better)["columns"][str(claim.T)]
     ann = next(a["accuracy"] for a in network["ann"] if a["images"] == column["images"])
     wanted = (claim.near or 0) * ann
-    return _verdict(claim, network["model"], claim.T, column["mean"], wanted, column["images"], _spread_of(column))
+    return _verdict(claim, network["model"], claim.T, column["mean"], wanted, _spread_of(column))
 
 
 def _spread_of(*columns: dict[str, Any]) -> float:
@@ -179,12 +180,8 @@ def _spread_of(*columns: dict[str, Any]) -> float:
     return max(column["std"] or 0.0 for column in columns)
 
 
-def _verdict(
-    claim: Claim, model: str, T: int, better: float, worse: float, images: int, noise: float | None = None
-) -> dict[str, Any]:
-    """Within `noise` it is level: one standard error of the difference of two such shares of `images` answers."""
-    if noise is None:
-        noise = _standard_error(better, worse, images)
+def _verdict(claim: Claim, model: str, T: int, better: float, worse: float, noise: float) -> dict[str, Any]:
+    """Within `noise` it is level."""
     ahead = better - worse - claim.margin
     verdict = "level" if abs(ahead) <= noise else "seen" if ahead > 0 else "not seen"
     facts = {"claim": claim.text, "ours": claim.ours, "model": model, "T": T, "verdict": verdict}
@@ -308,8 +305,8 @@ def _of_size(plan: Plan) -> list[str]:
         words = f"T={T} stands for the paper's T≥{table.long}: {sizes.long_seeds} seed"
         if sizes.long_images is not None:
             words += f", {sizes.long_images:,} test images"
-        if sizes.long_weights < PAPER.long_weights:
-            words += f", weights calibrated on {sizes.long_weights:,} images"
+        if sizes.long_calibration < PAPER.long_calibration:
+            words += f", calibrated on {sizes.long_calibration:,} images"
         said.append(words + ".")
     if table.name == "samples":
         said.append(f"T={', '.join(map(str, plan.T))} is our choice: the paper does not name its T.")

@@ -91,7 +91,7 @@ class Sizes:
     """How much is run; None is all there is. Defaults are for half an hour on two cores.
 
     `iterations`, `batch` and `weights` (its images) are of weights calibration. The `long_` ones are for the "at
-    least" column, which is dear.
+    least" column, which is dear; `long_calibration` are the images of every calibrator there.
     """
 
     images: int | None = 1000
@@ -101,7 +101,7 @@ class Sizes:
     weights: int = 256
     long_images: int | None = 100
     long_seeds: int = 1  # the paper prints no deviation there
-    long_weights: int = 128
+    long_calibration: int = 32
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -112,21 +112,28 @@ class Sizes:
         """A row's pipeline in this size; where the numbers of images are what a table is about, they stay."""
         faster = {} if self.iterations >= Weights.iterations else FEW_ITERATIONS
         changed = pipeline.changed(Weights, iterations=self.iterations, batch=self.batch, **faster)
-        own = [c.images for sweep in changed.sweeps for c in sweep if isinstance(c, Weights)]
         if table.kind == "detection":
             few = min(self.weights, DETECTION_IMAGES)
             return replace(changed, threshold=replace(changed.threshold, images=few)).changed(Calibrator, images=few)
-        if not own or table.own_images:
-            return changed
-        most = min(self.weights, self.long_weights) if table.is_long(T) else self.weights
-        return changed.changed(Weights, images=min(own[0], most))
+        if not table.own_images:
+            changed = _fewer(changed, Weights, self.weights)
+        return _fewer(changed, Calibrator, self.long_calibration) if table.is_long(T) else changed
+
+
+def _fewer(pipeline: Pipeline, kind: type[Calibrator], most: int) -> Pipeline:
+    """The pipeline with at most so many images for calibrators of one kind."""
+    sweeps = [
+        tuple(replace(c, images=min(c.images, most)) if isinstance(c, kind) else c for c in sweep)
+        for sweep in pipeline.sweeps
+    ]
+    return replace(pipeline, sweeps=tuple(sweeps))
 
 
 DETECTION_IMAGES = 128  # that the paper calibrates a detector on, in all its parts
 
 # What the paper ran; the batch is its code's.
 PAPER = Sizes(
-    images=None, seeds=5, iterations=5000, batch=32, weights=1024, long_images=None, long_seeds=1, long_weights=1024
+    images=None, seeds=5, iterations=5000, batch=32, weights=1024, long_images=None, long_seeds=1, long_calibration=1024
 )
 
 THRESHOLDS: dict[str, Threshold] = {

@@ -112,6 +112,10 @@ def random_images(model: nn.Module, card: Card, count: int, size: tuple[int, int
     return torch.randn((count, card.channels or first, *size), generator=torch.Generator().manual_seed(0))
 
 
+def has_bn(model: nn.Module) -> bool:
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
 def build_model(spec: str, classes: int | None = None) -> tuple[nn.Module, Card]:
     """The model of `spec` without weights, in eval mode; those of the zoo may have another number of `classes`.
 

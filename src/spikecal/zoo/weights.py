@@ -47,7 +47,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             f"restore; save model.state_dict() instead"
         ) from error
     except NO_TORCH_FILE as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        words = "" if isinstance(error, LookupError) else str(error).strip()  # a key says nothing
+        reason = (words.splitlines() or ["it is damaged"])[0]
         raise FileError(f"{path} is not a torch checkpoint: {reason}") from error
     return _unprefixed(_unwrapped(loaded, path))
 
