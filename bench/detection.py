@@ -27,7 +27,8 @@ from spikecal import detection
 from spikecal.calibration.calibrators import Calibrator, Weights
 from spikecal.detection.precision import Detections, average_precision, detect
 from spikecal.pipeline import PRESETS, Pipeline
-from spikecal.reproduce.tables import FEW_ITERATIONS, find
+from spikecal.reproduce.sizes import FEW_ITERATIONS
+from spikecal.reproduce.tables import find
 from spikecal.snn import execute
 from spikecal.zoo.detectors import build_detector, load_detector
 

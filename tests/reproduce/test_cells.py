@@ -20,8 +20,9 @@ from spikecal.data.images import Data
 from spikecal.data.prepare import Prepared
 from spikecal.pipeline import BASELINE, LCP, Pipeline
 from spikecal.reproduce.cells import Cell, measure
+from spikecal.reproduce.sizes import Sizes
 from spikecal.reproduce.subjects import Subject, load_subject
-from spikecal.reproduce.tables import TABLES, Row, Sizes, find
+from spikecal.reproduce.tables import TABLES, Row, find
 
 T = 4
 

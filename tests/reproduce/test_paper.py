@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from spikecal.reproduce.run import Plan
+from spikecal.reproduce.sizes import Sizes
 from spikecal.reproduce.subjects import Subject
 from spikecal.reproduce.summary import _with_paper, paper_tables
-from spikecal.reproduce.tables import Sizes, find
+from spikecal.reproduce.tables import find
 from spikecal.zoo.models import ZOO
 
 # One number a row, by `check`, computed from the tables in the paper's source and not from `paper.json`.

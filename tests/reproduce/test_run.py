@@ -17,8 +17,9 @@ import spikecal
 from spikecal.cli.main import main
 from spikecal.reproduce import cells
 from spikecal.reproduce.run import Plan, make_plan, pending, run
+from spikecal.reproduce.sizes import Sizes
 from spikecal.reproduce.summary import _judge
-from spikecal.reproduce.tables import TABLES, Claim, Sizes, find
+from spikecal.reproduce.tables import TABLES, Claim, find
 
 ARGUMENTS = [
     *("reproduce", "acp", "--model", "nets.py:make", "--data", "npz:images.npz"),

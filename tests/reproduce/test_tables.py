@@ -18,8 +18,9 @@ from spikecal.data.demo import load_demo
 from spikecal.data.prepare import prepare
 from spikecal.data.sources import load_data, subset
 from spikecal.reproduce.render import markdown
+from spikecal.reproduce.sizes import PAPER, Sizes
 from spikecal.reproduce.summary import paper_tables, spread
-from spikecal.reproduce.tables import PAPER, TABLES, Sizes, find
+from spikecal.reproduce.tables import TABLES, find
 from spikecal.zoo.models import load_model
 
 # where images are distilled, that has tests of its own

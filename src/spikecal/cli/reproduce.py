@@ -11,8 +11,9 @@ from spikecal.cli.console import bars, duration, show_json, show_table
 from spikecal.errors import ConfigError, SpikecalError
 
 if TYPE_CHECKING:
+    from spikecal.reproduce.sizes import Sizes
     from spikecal.reproduce.sources import Wanted
-    from spikecal.reproduce.tables import Sizes, Table
+    from spikecal.reproduce.tables import Table
 
 
 NOT_SHOWN = ("output", "data_root", "json")  # of a command, on the page it makes
@@ -137,7 +138,7 @@ def _sizes(full: bool, table: "Table", given: dict[str, int | None]) -> "Sizes":
     """The paper's sizes or this machine's, with what the flags change."""
     from dataclasses import replace
 
-    from spikecal.reproduce.tables import PAPER, Sizes
+    from spikecal.reproduce.sizes import PAPER, Sizes
 
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     return replace(PAPER if full else table.sizes or Sizes(), **changes)

@@ -15,9 +15,10 @@ from spikecal.errors import ConfigError
 from spikecal.files import write_whole
 from spikecal.reproduce.cells import Cell, long_cell, machine, measure, same_for_every_seed
 from spikecal.reproduce.detectors import DetectorSubject, load_detector_subject
+from spikecal.reproduce.sizes import Sizes
 from spikecal.reproduce.sources import Wanted, make_sources
 from spikecal.reproduce.subjects import Subject, available, load_subject
-from spikecal.reproduce.tables import Sizes, Table
+from spikecal.reproduce.tables import Table
 from spikecal.zoo.detectors import DETECTORS
 from spikecal.zoo.models import ZOO
 

@@ -11,8 +11,9 @@ from spikecal.calibration.calibrators import Weights
 from spikecal.reproduce.cells import FIXED, Cell, machine, same_for_every_seed
 from spikecal.reproduce.detectors import DetectorSubject
 from spikecal.reproduce.run import Plan
+from spikecal.reproduce.sizes import DETECTION_IMAGES, PAPER
 from spikecal.reproduce.subjects import Subject
-from spikecal.reproduce.tables import DETECTION_IMAGES, PAPER, SOURCES, Claim
+from spikecal.reproduce.tables import SOURCES, Claim
 
 Found = dict[Cell, dict[str, Any]]
 MEBIBYTE, NUMBER = 2**20, 4  # the paper's MB, and bytes of a float

@@ -1,0 +1,70 @@
+"""Puts the figures of docs/results/GROUP/TABLE.json into docs/results.md, between the marks there; the words stay.
+
+`<!-- figures GROUP/TABLE … -->` is followed by the measured figures, `<!-- claims GROUP/TABLE … -->` by what is seen of
+the paper's claims, up to `<!-- end -->`. What has not been measured yet is said to be missing.
+"""
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from spikecal.files import write_whole
+from spikecal.reproduce.render import grid, heading, measured
+
+DOCS = Path(__file__).parent.parent / "docs"
+BLOCK = re.compile(r"<!-- (figures|claims) ([^>]+?) -->\n.*?<!-- end -->\n", re.DOTALL)
+MARKS = {"seen": "seen", "level": "level", "not seen": "**not seen**"}
+
+
+def filled(page: str, results: Path) -> str:
+    """The page with what `results` has."""
+
+    def block(match: re.Match[str]) -> str:
+        kind, names = match[1], match[2].split()
+        found = {name: _load(results / f"{name}.json") for name in names}
+        missing = [f"*{name}: not measured yet.*\n" for name, summary in found.items() if summary is None]
+        there = {name: summary for name, summary in found.items() if summary is not None}
+        parts = [_figures(name, s) for name, s in there.items()] if kind == "figures" else [_claims(there)]
+        text = "\n".join(part for part in (*parts, *missing) if part)
+        return f"<!-- {kind} {match[2]} -->\n\n{text}\n<!-- end -->\n"
+
+    return BLOCK.sub(block, page)
+
+
+def _load(path: Path) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+    return found
+
+
+def _figures(name: str, summary: dict[str, Any]) -> str:
+    """The tables of all networks, and where the whole page is."""
+    tables = [f"**{heading(network)}**\n\n{grid(*measured(summary, network))}\n" for network in summary["networks"]]
+    return "\n".join([*tables, f"[{summary['title']}: the whole page](results/{name}.md), by `{summary['command']}`\n"])
+
+
+def _claims(found: dict[str, dict[str, Any]]) -> str:
+    """A row for each claim, table and network, with the verdict at each T and by how many points."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for name, summary in found.items():
+        for judged in summary["claims"]:
+            where = f"[{name}](results/{name}.md)"
+            verdict = f"{MARKS[judged['verdict']]} ({judged['by']:+.1f})"
+            rows.setdefault((judged["claim"], judged["model"], where), []).append(f"T={judged['T']} {verdict}")
+    if not rows:
+        return ""
+    return grid(["claim", "network", "table", "points"], [[*key, ", ".join(said)] for key, said in rows.items()]) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--page", type=Path, default=DOCS / "results.md")
+    parser.add_argument("--results", type=Path, default=DOCS / "results", help="folder of GROUP/TABLE.json")
+    asked = parser.parse_args(arguments)
+    write_whole(asked.page, filled(asked.page.read_text(encoding="utf-8"), asked.results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""docs/results.md says what the committed results say."""
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("results_page", ROOT / "scripts" / "results_page.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_has_the_committed_figures(script: ModuleType) -> None:
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert script.filled(page, ROOT / "docs" / "results") == page
+
+
+def test_figures_and_claims_are_put_between_the_marks(script: ModuleType, tmp_path: Path) -> None:
+    results = tmp_path / "results" / "mine"
+    results.mkdir(parents=True)
+    column = {"mean": 50.0, "std": 1.25, "images": 10}
+    network = {"model": "net", "bn": True, "data": "here", "rows": [{"method": "a", "columns": {"4": column}}]}
+    network["rows"][0]["added"] = False  # type: ignore[index]
+    claim = {"claim": "a beats b", "model": "net", "T": 4, "verdict": "not seen", "by": -1.0}
+    facts = {"title": "Some", "kind": "accuracy", "T": [4], "long": None, "command": "spikecal reproduce x"}
+    (results / "x.json").write_text(json.dumps({**facts, "networks": [network], "claims": [claim]}))
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Before.\n\n<!-- figures mine/x -->\nold\n<!-- end -->\n\nBetween.\n\n"
+        "<!-- claims mine/x mine/none -->\n<!-- end -->\nAfter.\n"
+    )
+    for _ in range(2):  # the second time nothing changes
+        script.main(["--page", str(page), "--results", str(tmp_path / "results")])
+        text = page.read_text()
+        assert text.startswith("Before.\n") and "\nBetween.\n" in text and text.endswith("\nAfter.\n")
+        assert "| a | 50.00 ± 1.25 |" in text and "`spikecal reproduce x`" in text and "old" not in text
+        assert "| a beats b | net | [mine/x](results/mine/x.md) | T=4 **not seen** (-1.0) |" in text
+        assert text.count("*mine/none: not measured yet.*") == 1
