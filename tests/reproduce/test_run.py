@@ -15,9 +15,10 @@ from reproduce.conftest import Reproduce
 
 import spikecal
 from spikecal.cli.main import main
+from spikecal.data.cifar10 import BINARY_FOLDER
 from spikecal.reproduce import cells
 from spikecal.reproduce.run import Plan, make_plan, pending, run
-from spikecal.reproduce.sizes import Sizes
+from spikecal.reproduce.sizes import PAPER, Sizes
 from spikecal.reproduce.summary import _judge
 from spikecal.reproduce.tables import TABLES, Claim, find
 
@@ -167,6 +168,19 @@ def test_the_list_with_flags(capsys: pytest.CaptureFixture[str]) -> None:
     for flags in (["--model", "resnet20"], ["--data", "cifar10"], ["--with", "vgg16"]):
         assert main(["reproduce", *flags]) == 2
         assert "say which table" in capsys.readouterr().err
+
+
+def test_all_test_images_are_those_of_the_whole_set_where_it_is_here(tmp_path: Path) -> None:
+    batches = tmp_path / "root" / BINARY_FOLDER
+    batches.mkdir(parents=True)
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        (batches / f"{name}.bin").write_bytes(bytes(3073 * 4))
+
+    def data(sizes: Sizes, root: Path) -> set[str]:
+        return {subject.data for subject in make_plan(find("bn"), sizes, root=root).subjects.values()}
+
+    assert data(PAPER, batches.parent) == {"cifar10"}
+    assert data(Sizes(), batches.parent) == data(PAPER, tmp_path) == {"demo"}
 
 
 @pytest.mark.usefixtures("folder")

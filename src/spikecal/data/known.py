@@ -12,6 +12,7 @@ from spikecal.data.folder import class_folders, image_files
 from spikecal.data.images import Copy, Data
 
 IMAGENET = "imagenet"  # its folder under the data root
+WHOLE = {"demo": "cifar10"}  # what a set is a part of
 
 
 @dataclass(frozen=True, kw_only=True)

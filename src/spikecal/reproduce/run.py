@@ -134,8 +134,8 @@ def make_plan(
         if (spec, data) not in loaded and table.kind == "detection":
             loaded[spec, data] = load_detector_subject(spec, weights.get(spec), data, strict)
         elif (spec, data) not in loaded:
-            kind = {"images": table.kind != "space", "trained": table.measures, "strict": strict}
-            loaded[spec, data] = load_subject(spec, weights.get(spec), data, root, **kind)
+            kind = {"images": table.kind != "space", "whole": sizes.images is None, "trained": table.measures}
+            loaded[spec, data] = load_subject(spec, weights.get(spec), data, root, **kind, strict=strict)
     subjects = {spec: loaded[spec, data] for spec in chosen}
     if table.sources:
         table = _with_sources(table, list(subjects.values()), wanted or Wanted(), root)

@@ -12,8 +12,9 @@ from spikecal.calibration.workdir import data_fingerprint, fingerprint
 from spikecal.clock import fastest
 from spikecal.data.card import Card
 from spikecal.data.images import Unreadable, readable
+from spikecal.data.known import KNOWN, WHOLE
 from spikecal.data.prepare import Prepared
-from spikecal.data.sources import Data, load_data
+from spikecal.data.sources import Data, data_root, load_data
 from spikecal.errors import ConfigError, refuse_unreadable
 from spikecal.graph.graph import Graph, describe
 from spikecal.graph.lower import lower
@@ -108,12 +109,14 @@ def load_subject(
     root: Path | None,
     *,
     images: bool = True,
+    whole: bool = False,
     trained: bool = True,
     strict: bool = False,
 ) -> Subject:
     """The network of `spec` and, with `images`, both splits of `data` or of the set on its card.
 
-    Without `trained` a network may come without weights: its time and memory can still be measured.
+    With `whole` it is the set that the card's is a part of, where that is here. Without `trained` a network may come
+    without weights: its time and memory can still be measured.
     """
     if trained or available(spec, weights):
         network, card = load_model(spec, weights)
@@ -122,12 +125,17 @@ def load_subject(
         network, card = build_model(spec)
         subject = Subject(spec, network, card, False, strict=strict)
     if images:
-        name = data or card.data
+        name = data or (_whole(card.data, root) if whole else card.data)
         if name is None:
             raise ConfigError(f"{spec} comes with no images: give --data")
         subject.data = name
         subject.train, subject.test = load_data(name, "train", root), load_data(name, "test", root)
     return subject
+
+
+def _whole(name: str | None, root: Path | None) -> str | None:
+    more = WHOLE.get(name or "")
+    return more if more is not None and KNOWN[more].find(data_root() if root is None else root) is not None else name
 
 
 def available(spec: str, weights: Path | None) -> bool:
