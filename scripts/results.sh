@@ -31,6 +31,7 @@ for group; do
     vgg16-half)
         table vgg16-half cifar $half $plain --data cifar10 --images 2000 -T 4 -T 8 -T 16 -T 32
         table vgg16-half bn $half $plain --data cifar10 --images 2000
+        table vgg16-half samples $plain --data cifar10 --images 2000
         ;;
     vgg16)
         table vgg16 cifar --model vgg16 --weights "vgg16=$WEIGHTS/vgg16.safetensors" --data cifar10 --seeds 1 \

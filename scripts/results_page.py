@@ -1,5 +1,7 @@
 """Puts the figures of docs/results/GROUP/TABLE.json into docs/results.md, between the marks there; the words stay.
 
+Also draws docs/images/results.png out of the tables called `cifar`.
+
 `<!-- figures GROUP/TABLE … -->` is followed by the measured figures, `<!-- claims GROUP/TABLE … -->` by what is seen of
 the paper's claims, up to `<!-- end -->`. What has not been measured yet is said to be missing.
 """
@@ -11,11 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from spikecal.analysis.plots import Means, accuracy_over_steps
 from spikecal.files import write_whole
 from spikecal.reproduce.render import grid, heading, measured
 
 DOCS = Path(__file__).parent.parent / "docs"
 BLOCK = re.compile(r"<!-- (figures|claims) ([^>]+?) -->\n.*?<!-- end -->\n", re.DOTALL)
+DRAWN = ("resnet20", "vgg16-half", "vgg16")  # that are drawn
 MARKS = {"seen": "seen", "level": "level", "not seen": "**not seen**"}
 
 
@@ -58,12 +62,29 @@ def _claims(found: dict[str, dict[str, Any]]) -> str:
     return grid(["claim", "network", "table", "points"], [[*key, ", ".join(said)] for key, said in rows.items()]) + "\n"
 
 
+def panels(results: Path) -> dict[str, tuple[Means, float]]:
+    """The figures of all networks in tables called `cifar`, as they are drawn."""
+    found: dict[str, tuple[Means, float]] = {}
+    for group in DRAWN:
+        summary = _load(results / group / "cifar.json")
+        for network in [] if summary is None else summary["networks"]:
+            means = {
+                row["method"]: {int(T): (column["mean"], column["std"]) for T, column in row["columns"].items()}
+                for row in network["rows"]
+            }
+            found[network["model"]] = means, network["ann"][0]["accuracy"]
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--page", type=Path, default=DOCS / "results.md")
+    parser.add_argument("--picture", type=Path, default=DOCS / "images" / "results.png")
     parser.add_argument("--results", type=Path, default=DOCS / "results", help="folder of GROUP/TABLE.json")
     asked = parser.parse_args(arguments)
     write_whole(asked.page, filled(asked.page.read_text(encoding="utf-8"), asked.results))
+    if drawn := panels(asked.results):
+        accuracy_over_steps(drawn).savefig(asked.picture)
 
 
 if __name__ == "__main__":

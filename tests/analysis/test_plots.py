@@ -12,6 +12,7 @@ from spikecal.analysis.errors import NetworkErrors, measure_errors
 from spikecal.analysis.plots import (
     MEDIAN,
     accuracy_over_images,
+    accuracy_over_steps,
     accuracy_over_time,
     clip_functions,
     error_parts,
@@ -132,3 +133,16 @@ def test_thresholds_rates_and_samples_show_what_went_in() -> None:
     curve = axes.get_lines()[0]
     assert np.asarray(curve.get_ydata()).tolist() == pytest.approx([60, 80])
     assert axes.get_legend() is not None
+
+
+def test_accuracy_over_steps_has_a_panel_a_network() -> None:
+    means = {"Baseline": {4: (10.0, 1.0), 8: (20.0, None)}, "ACP": {4: (50.0, 2.0), 8: (60.0, 1.0)}}
+    figure = accuracy_over_steps(dict.fromkeys("abcde", (means, 70.0)))
+    figure.savefig(io.BytesIO())
+    assert [axes.get_title() for axes in figure.axes] == list("abcde")  # the sixth place is empty
+    for axes in figure.axes:
+        heights = [np.asarray(line.get_ydata()).tolist() for line in axes.get_lines()]
+        assert [10.0, 20.0] in heights and [50.0, 60.0] in heights and [70.0, 70.0] in heights
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["4", "8"]
+    (legend,) = figure.legends
+    assert {text.get_text() for text in legend.get_texts()} == {"Baseline", "ACP", "ANN"}

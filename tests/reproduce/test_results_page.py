@@ -38,10 +38,18 @@ def test_figures_and_claims_are_put_between_the_marks(script: ModuleType, tmp_pa
         "Before.\n\n<!-- figures mine/x -->\nold\n<!-- end -->\n\nBetween.\n\n"
         "<!-- claims mine/x mine/none -->\n<!-- end -->\nAfter.\n"
     )
+    picture = tmp_path / "picture.png"
     for _ in range(2):  # the second time nothing changes
-        script.main(["--page", str(page), "--results", str(tmp_path / "results")])
+        script.main(["--page", str(page), "--results", str(tmp_path / "results"), "--picture", str(picture)])
         text = page.read_text()
         assert text.startswith("Before.\n") and "\nBetween.\n" in text and text.endswith("\nAfter.\n")
         assert "| a | 50.00 ± 1.25 |" in text and "`spikecal reproduce x`" in text and "old" not in text
         assert "| a beats b | net | [mine/x](results/mine/x.md) | T=4 **not seen** (-1.0) |" in text
         assert text.count("*mine/none: not measured yet.*") == 1
+    assert not picture.exists()
+    (tmp_path / "results" / "vgg16").mkdir()
+    network["ann"] = [{"accuracy": 60.0}]
+    (tmp_path / "results" / "vgg16" / "cifar.json").write_text(json.dumps({**facts, "networks": [network]}))
+    assert script.panels(tmp_path / "results") == {"net": ({"a": {4: (50.0, 1.25)}}, 60.0)}
+    script.main(["--page", str(page), "--results", str(tmp_path / "results"), "--picture", str(picture)])
+    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -60,16 +60,19 @@ def accuracy_over_time(
 
 
 def _dress(axes: Axes, steps: int, title: str) -> None:
-    axes.set_xlabel("time steps")
-    axes.set_ylabel("accuracy (%)")
     axes.set_xlim(0.5, steps + 0.5)
     axes.set_ylim(0, 100)
     ticks = [t for t in (1, 4, 8, 16, 32, 64, 128, 256, 512) if t < steps]
     axes.set_xticks([*ticks, steps])
+    _finish(axes, "time steps", "accuracy (%)", title)
+
+
+def _finish(axes: Axes, across: str, up: str, title: str) -> None:
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    if title:
-        axes.set_title(title, fontsize="medium")
+    axes.set_title(title, fontsize="medium")
 
 
 # -- errors --------------------------------------------------------------------------------------------------------
@@ -210,12 +213,8 @@ def thresholds(curves: Mapping[str, Mapping[int, float]], title: str = "") -> Fi
     ticks = [2**k for k in range(longest.bit_length())]
     axes.set_xticks(ticks, [str(T) for T in ticks])
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("time steps T")
-    axes.set_ylabel("threshold θ")
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize="small")
-    axes.set_title(title, fontsize="medium")
+    _finish(axes, "time steps T", "threshold θ", title)
     return figure
 
 
@@ -236,26 +235,53 @@ def firing_rates(rates: Mapping[str, float], title: str = "") -> Figure:
 # -- accuracy ------------------------------------------------------------------------------------------------------
 
 
+Means = Mapping[str, Mapping[int, tuple[float, float | None]]]  # of rows and columns: mean and deviation, in %
+
+
 def accuracy_over_images(
     found: Mapping[str, Mapping[int, Sequence[float]]], ann: float | None = None, title: str = ""
 ) -> Figure:
     """Accuracy (0..1) against calibration images: the mean over seeds, with bars of one standard deviation."""
     figure = Figure(figsize=(6.4, 4.4), dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
-    for (name, points), colour, marker in zip(found.items(), COLOURS, MARKERS, strict=False):
-        means = [100 * statistics.fmean(values) for values in points.values()]
-        spread = [100 * statistics.stdev(values) if len(values) > 1 else 0.0 for values in points.values()]
-        axes.errorbar(list(points), means, yerr=spread, color=colour, marker=marker, capsize=3, label=name)
-    if ann is not None:
-        axes.axhline(100 * ann, color="black", linestyle="--", linewidth=1.2, label=f"ANN ({100 * ann:.2f} %)")
-    counts = sorted({count for points in found.values() for count in points})
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(counts, [f"{count:,}" for count in counts])
-    axes.minorticks_off()
-    axes.set_xlabel("calibration images")
-    axes.set_ylabel("accuracy (%)")
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
+    means = {
+        name: {
+            count: (100 * statistics.fmean(of), 100 * statistics.stdev(of) if len(of) > 1 else None)
+            for count, of in points.items()
+        }
+        for name, points in found.items()
+    }
+    _with_bars(axes, means, ann and 100 * ann, f"ANN ({100 * (ann or 0):.2f} %)")
     axes.legend(fontsize="small")
-    axes.set_title(title, fontsize="medium")
+    _finish(axes, "calibration images", "accuracy (%)", title)
     return figure
+
+
+def accuracy_over_steps(panels: Mapping[str, tuple[Means, float]]) -> Figure:
+    """Accuracy (%) of networks made for each T, with the ANN's: a panel a network, a line a pipeline."""
+    columns = math.ceil(len(panels) / 2) if len(panels) > 3 else len(panels)
+    rows = math.ceil(len(panels) / columns)
+    figure = Figure(figsize=(0.8 + 3.4 * columns, 0.5 + 2.9 * rows), dpi=DPI, layout="constrained")
+    every = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten().tolist()
+    for axes, (title, (means, ann)) in zip(every, panels.items(), strict=False):
+        _with_bars(axes, means, ann, "ANN")
+        _finish(axes, "time steps T", "", title)
+    for axes in every[len(panels) :]:
+        axes.remove()
+    for axes in every[::columns]:
+        axes.set_ylabel("accuracy (%)")
+    lines, names = every[0].get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside lower center", frameon=False, ncols=len(names))
+    return figure
+
+
+def _with_bars(axes: Axes, means: Means, ann: float | None, label: str) -> None:
+    for (name, points), colour, marker in zip(means.items(), COLOURS, MARKERS, strict=False):
+        heights, bars = [mean for mean, _ in points.values()], [std or 0.0 for _, std in points.values()]
+        axes.errorbar(list(points), heights, yerr=bars, color=colour, marker=marker, capsize=3, label=name)
+    if ann is not None:
+        axes.axhline(ann, color="black", linestyle="--", linewidth=1.2, label=label)
+    ticks = sorted({at for points in means.values() for at in points})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.minorticks_off()
