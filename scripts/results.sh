@@ -23,7 +23,8 @@ plain="--model vgg16-half-nobn --weights vgg16-half-nobn=$WEIGHTS/vgg16-half-nob
 for group; do
     case $group in
     defaults)
-        for name in clipround threshold bn lcp acp time space samples; do table defaults $name; done
+        for name in clipround bn lcp acp time space samples; do table defaults $name; done
+        table defaults threshold -T 4 -T 8 -T 16 -T 32
         ;;
     resnet20)
         table resnet20 cifar --model resnet20 --model resnet20-nobn --data cifar10 --images 10000 --long-images 1000
