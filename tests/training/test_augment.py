@@ -1,7 +1,5 @@
 """Augmentations do what their names say, and the same whoever runs them."""
 
-import os
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +13,11 @@ from spikecal.data.card import Card
 from spikecal.data.images import FileImages
 from spikecal.data.prepare import Prepared, prepare
 from spikecal.data.sources import Data, load_data
-from spikecal.errors import DataError, TrainingError
+from spikecal.errors import DataError
 from spikecal.training.augment import crop_and_flip, cutout, draw_shifts
 from spikecal.training.feed import Feed, hold_out, mixed
 from spikecal.training.recipes import CIFAR, IMAGENET, QUICK, Recipe
+from spikecal.training.workers import worker_errors
 
 CPU = torch.device("cpu")
 CARD = Card(name="small", size=(12, 10), mean=(0.5, 0.4, 0.3), std=(0.25, 0.2, 0.3))
@@ -155,33 +154,16 @@ def test_image_files_of_any_size_become_batches(tmp_path: Path) -> None:
     assert [i for i in range(8) if not torch.equal(images[i], replaced[i])] == [bad]
     assert torch.equal(replaced[bad], replaced[order.tolist().index(1)])
     for workers in (0, 1):
-        with pytest.raises(DataError, match=r"0\.png is not a readable image.*datasets check") as raised:
+        with (
+            pytest.raises(DataError, match=r"0\.png is not a readable image.*datasets check") as raised,
+            worker_errors(),
+        ):
             list(Feed(data, CARD, plain, CPU, workers=workers, strict=True).batches(0))
         assert "\n" not in str(raised.value)
     (tmp_path / "class0" / "0.png").unlink()
     data = load_data(f"folder:{tmp_path}", "train")
     with pytest.raises(DataError, match="differ in size and bare has no input size"):
         list(Feed(data, Card(name="bare"), plain.changed(batch=4), CPU, workers=0).batches(0))
-
-
-class Deadly:
-    """Images of which one is not survived by the process that reads it."""
-
-    def __len__(self) -> int:
-        return 16
-
-    def __getitem__(self, index: int) -> Tensor:
-        if index == 7:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return torch.zeros((3, 12, 10), dtype=torch.uint8)
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_worker_that_dies_is_one_clear_line() -> None:
-    data = Data(name="deadly", images=Deadly(), labels=torch.zeros(16, dtype=torch.int64))
-    with pytest.raises(TrainingError, match=r"DataLoader worker .*: use fewer workers") as raised:
-        list(Feed(data, CARD, CIFAR.changed(batch=8), CPU, workers=1).batches(0))
-    assert "\n" not in str(raised.value)
 
 
 def test_held_out_images_are_not_trained_on() -> None:

@@ -10,11 +10,10 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from spikecal.data.card import Card
-from spikecal.data.factory import first_line
 from spikecal.data.images import choose, in_its_place, shuffled
 from spikecal.data.prepare import prepare
 from spikecal.data.sources import Data
-from spikecal.errors import ConfigError, DataError, SpikecalError, TrainingError
+from spikecal.errors import ConfigError, DataError
 from spikecal.snn.network import channels_last
 from spikecal.training.augment import BATCHED, ImageTransform, crop_and_flip, draw_shifts
 from spikecal.training.recipes import DetectionRecipe, Recipe
@@ -84,20 +83,8 @@ class Feed:
             num_workers=self.workers,
             pin_memory=self.device.type == "cuda",
         )
-        try:
-            for images, labels in loader:
-                yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
-        except SpikecalError as error:
-            # out of a worker it comes with a traceback as text, whose last line is "class: message"
-            lines = str(error).strip().splitlines()
-            if len(lines) < 2:
-                raise
-            raise type(error)(lines[-1].partition(": ")[2]) from error
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
-                raise
-            # killed from outside, or out of (shared) memory
-            raise TrainingError(f"{first_line(error)}: use fewer workers; the checkpoint is kept") from error
+        for images, labels in loader:
+            yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
 
 
 def logits(outputs: Any, name: str) -> Tensor:

@@ -25,6 +25,7 @@ from spikecal.errors import ConfigError, DataError, TrainingError
 from spikecal.training import checkpoint as files
 from spikecal.training.feed import Feed, logits, mixed
 from spikecal.training.recipes import DetectionRecipe, Recipe
+from spikecal.training.workers import worker_errors
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +185,8 @@ def fit(
 
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         while training.epoch < recipe.epochs:
-            _epoch(training, feed, every, save, progress or Silent())
+            with worker_errors():
+                _epoch(training, feed, every, save, progress or Silent())
             measured = None if measure is None else measure(training.result.eval())
             record = _finish(training, feed, measured)
             save()

@@ -1,0 +1,39 @@
+"""What goes wrong in the processes that read and augment images, said in one line."""
+
+import multiprocessing
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from spikecal.data.factory import first_line
+from spikecal.errors import SpikecalError, TrainingError
+
+SIGNALLED = 5.0  # seconds, by which a death that broke a connection has been told of
+
+
+@contextmanager
+def worker_errors() -> Iterator[None]:
+    """Errors of a DataLoader's workers, and their deaths, as if what they did had been done here.
+
+    torch tells of a death by a signal that raises wherever this process happens to be, so all that is done while there
+    are workers belongs inside, not only the wait for a batch.
+    """
+    try:
+        try:
+            yield
+        except (EOFError, ConnectionError):
+            # a connection to a dying worker broke before the signal came: wait for it, so that it raises here
+            time.sleep(SIGNALLED)
+            raise
+    except SpikecalError as error:
+        # out of a worker it comes with a traceback as text, whose last line is "class: message"
+        lines = str(error).strip().splitlines()
+        if len(lines) < 2:
+            raise
+        raise type(error)(lines[-1].partition(": ")[2]) from error
+    except RuntimeError as error:
+        if "DataLoader worker (pid" not in str(error):
+            raise
+        multiprocessing.active_children()  # lays the dead to rest: the end of any other process would raise it again
+        # killed from outside, or out of (shared) memory
+        raise TrainingError(f"{first_line(error).rstrip('.')}: use fewer workers; the checkpoint is kept") from error
