@@ -31,6 +31,21 @@ def test_agreement_and_the_anns_accuracy_come_from_the_same_run() -> None:
     assert (found.curve, found.target) == (found.accuracy, found.ann)
 
 
+def test_images_of_a_batch_may_run_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    snn, x = spikecal.convert(residual(), images(16), T=5).snn, images(16, seed=3)
+    whole, run = spikecal.evaluate(snn, (x, LABELS), ann=residual()), snn.run(x)
+    monkeypatch.setattr("spikecal.snn.execute.CALL_FLOATS", 1)
+    assert snn.images_per_call(x) == 1
+    parts = spikecal.evaluate(snn, (x, LABELS), ann=residual())
+    assert (parts.images, parts.neurons, parts.classes) == (16, sum(c.numel() for c in run.spikes.values()), 5)
+    assert parts.spikes == pytest.approx(
+        sum(int(c.sum()) for c in run.spikes.values()), rel=1e-3
+    )  # rounding may flip one
+    assert parts.accuracy == pytest.approx(whole.accuracy) and parts.agreement == pytest.approx(whole.agreement)
+    assert parts.energy is not None and whole.energy is not None
+    assert parts.energy.images == 16 and parts.energy.snn_pj == pytest.approx(whole.energy.snn_pj, rel=1e-3)
+
+
 def test_without_labels_the_ann_is_the_measure() -> None:
     snn, x = spikecal.convert(residual(), images(16), T=5).snn, images(16, seed=3)
     expected = spikecal.evaluate(snn, (x, LABELS), ann=residual()).agreement

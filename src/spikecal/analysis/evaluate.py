@@ -100,23 +100,26 @@ def evaluate(
         if labels is None and answers is None:
             raise DataError("evaluation needs labels: batches of (images, labels); or the ANN to compare with")
         x = x.to(home.device, home.dtype)
-        run = snn.run(x)
-        if not isinstance(run.outputs, Tensor) or run.outputs.ndim != 3:
-            raise DataError("accuracy needs a network with one output of classes; use run() for other networks")
-        chosen = run.outputs.argmax(-1).cpu()
-        images, classes = images + len(x), run.outputs.shape[-1]
+        chosen = []
+        for part in x.split(snn.images_per_call(x)):  # few enough that their counts are still in the processor's caches
+            run = snn.run(part)
+            if not isinstance(run.outputs, Tensor) or run.outputs.ndim != 3:
+                raise DataError("accuracy needs a network with one output of classes; use run() for other networks")
+            chosen.append(run.outputs.argmax(-1).cpu())
+            classes = run.outputs.shape[-1]
+            meter.add((part,), run.spikes)
+            for name, counts in run.spikes.items():
+                spikes[name] = spikes.get(name, 0) + int(counts.sum())
+                neurons[name] = neurons.get(name, 0) + counts.numel()
+        found, images = torch.cat(chosen, 1), images + len(x)
         if labels is None:
             labelled = False
         else:
-            right += (chosen == _checked(labels, run.outputs.shape[-1])).sum(1)
+            right += (found == _checked(labels, classes)).sum(1)
         if answers is not None:
             expected = answers(x)
-            agreed += (chosen == expected).sum(1)
+            agreed += (found == expected).sum(1)
             ann_right += 0 if labels is None else int((expected == labels.cpu()).sum())
-        meter.add((x,), run.spikes)
-        for name, counts in run.spikes.items():
-            spikes[name] = spikes.get(name, 0) + int(counts.sum())
-            neurons[name] = neurons.get(name, 0) + counts.numel()
     return Evaluation(
         T=snn.T,
         images=images,

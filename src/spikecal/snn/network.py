@@ -55,15 +55,15 @@ class SpikingNetwork(nn.Module):
             raise DataError(f"a network for T={self.T} cannot be read after {steps} steps")
         steps = self.T if steps is None else steps
         parts = [self._mean(batch, steps) for batch in self._batches(self._checked(inputs))]
-        return self._finish({name: torch.cat([p[name] for p in parts]) for name in parts[0]})
+        return self._finish({name: _joined([p[name] for p in parts]) for name in parts[0]})
 
     @torch.no_grad()
     def run(self, *inputs: Tensor) -> Run:
         """All T steps, with the output after each of them and the spike counts of every layer."""
         counts: dict[str, list[Tensor]] = {}
         parts = [self._simulate(batch, running_mean, counts) for batch in self._batches(self._checked(inputs))]
-        outputs = {name: torch.cat([p[name] for p in parts], 1) for name in parts[0]}
-        spikes = {name: torch.cat(count) for name, count in counts.items()}
+        outputs = {name: _joined([p[name] for p in parts], 1) for name in parts[0]}
+        spikes = {name: _joined(count) for name, count in counts.items()}
         if self.head is None:
             return Run(self.graph.finish(outputs.__getitem__), spikes)
         steps = [self._finish({name: value[t] for name, value in outputs.items()}) for t in range(self.T)]
@@ -162,9 +162,12 @@ class SpikingNetwork(nn.Module):
         names = self.graph.inputs()
         return {name: channels_last(x.detach()).unsqueeze(0) for name, x in zip(names, inputs, strict=True)}
 
+    def images_per_call(self, *inputs: Tensor) -> int:
+        """How many images like these one call runs best; more are cut into such parts."""
+        return images_per_call(self._shapes_for(inputs), self.T)
+
     def _batches(self, inputs: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
-        """The inputs cut into what one call runs best."""
-        size = images_per_call(self._shapes_for(inputs), self.T)
+        size = self.images_per_call(*inputs)
         return list(zip(*(x.split(size) for x in inputs), strict=True))
 
     def _shapes_for(self, inputs: tuple[Tensor, ...]) -> dict[str, torch.Size]:
@@ -255,6 +258,11 @@ def _make_unit(graph: Graph, node: Node, is_output: bool) -> Tensor:
         op.gain = frozen(op.theta)
     op.theta = frozen(torch.ones_like(op.theta))
     return theta
+
+
+def _joined(parts: list[Tensor], dim: int = 0) -> Tensor:
+    """The parts as one; a single one is not copied."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 
 
 def _total(value: Tensor, steps: int) -> Tensor:
