@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -180,6 +181,17 @@ def test_another_recipe_does_not_go_on(run: Run, tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in tmp_path.glob("w.*")} == before
 
 
+def test_a_damaged_checkpoint(run: Run) -> None:
+    run("nets.py:make", *QUICK, "-o", "w.safetensors")
+    whole = torch.load("w.safetensors.checkpoint", weights_only=True)
+    without = {key: value for key, value in whole.items() if key != "optimiser"}
+    for damaged in (without, whole | {"history": [{"no": "record"}]}, whole | {"model": {"0.weight": torch.zeros(1)}}):
+        torch.save(damaged, "w.safetensors.checkpoint")
+        code, out, err = run("nets.py:make", *QUICK, "-o", "w.safetensors")
+        assert (code, out) == (2, "")
+        assert re.search(r"^error: w\.safetensors\.checkpoint is damaged \(.+\): delete it", err, re.MULTILINE), err
+
+
 def test_a_bar_on_a_terminal(run: Run, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "spikecal.cli.main", "train", "nets.py:make", *map(str, QUICK)]
     main_end, other_end = pty.openpty()
@@ -235,5 +247,24 @@ def test_images_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
     assert "00.png" in err
     code, out, err = run(*call, "-o", "s.safetensors", "--strict")
     assert (code, out) == (2, "")
+    assert re.search(r"folder:set: 1 unreadable: \S*test\S*00\.png \(.*\); without --strict it goes on$", err.strip())
+    assert "epoch 1/" not in err and not list(tmp_path.glob("s.safetensors*"))  # before any step
+    (tmp_path / "set" / "test" / "a" / "00.png").unlink()
+    code, out, err = run(*call, "-o", "s.safetensors", "--strict")
+    assert (code, out) == (2, "")
     assert "00.png is not a readable image" in err
     assert not Path("s.safetensors").exists()
+
+
+def test_faults_of_a_call_are_found_before_the_training(run: Run, tmp_path: Path) -> None:
+    np.savez("plain.npz", x=np.zeros((24, 32, 32, 3), dtype=np.uint8))
+    (tmp_path / "folder.safetensors").mkdir()
+    for arguments, said in (
+        (("--data", "npz:plain.npz", "-o", "w.safetensors"), "has no labels"),
+        (("--data", "npz:one.npz", "-o", "folder.safetensors"), "is a folder"),
+        (("--data", "npz:one.npz", "-o", "w.safetensors", "--checkpoint", "none/c"), "there is no folder"),
+        (("--data", "npz:one.npz", "-o", "w.safetensors", "--checkpoint", "w.safetensors"), "give another name"),
+    ):
+        code, out, err = run("resnet20", *arguments, *SHORT)
+        assert (code, out) == (2, "") and said in err and "epoch 1" not in err, err
+        assert not Path("w.safetensors").exists()

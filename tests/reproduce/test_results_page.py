@@ -7,6 +7,8 @@ from types import ModuleType
 
 import pytest
 
+from spikecal.reproduce.render import markdown
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -22,6 +24,14 @@ def script() -> ModuleType:
 def test_the_page_has_the_committed_figures(script: ModuleType) -> None:
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     assert script.filled(page, ROOT / "docs" / "results") == page
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "docs" / "results").glob("*/*.json")), ids=lambda p: f"{p.parent.name}/{p.stem}"
+)
+def test_a_committed_page_is_that_of_its_figures(path: Path) -> None:
+    page = path.with_suffix(".md").read_text(encoding="utf-8")
+    assert page == markdown(json.loads(path.read_text(encoding="utf-8")))
 
 
 def test_figures_and_claims_are_put_between_the_marks(script: ModuleType, tmp_path: Path) -> None:

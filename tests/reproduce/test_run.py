@@ -70,7 +70,12 @@ def test_a_long_cell_goes_on_inside(
     capsys.readouterr()
     kept = list((folder / "out" / "cells").glob("*.work"))
     assert len(kept) == 1
-    assert json.loads((kept[0] / "evaluation.json").read_text())[0] == 2
+    begun = (kept[0] / "evaluation.json").read_text()
+    assert json.loads(begun)[0] == 2
+    for damaged in (begun[:5], "[2, 3]", '{"done": 2}'):
+        (kept[0] / "evaluation.json").write_text(damaged)
+        assert cells._begun(kept[0] / "evaluation.json") == (0, 0, 0, 0.0)
+    (kept[0] / "evaluation.json").write_text(begun)
     calls.clear()
     calls.extend([1, 1, 1])
     found = reproduce("lcp", "-T", "2")

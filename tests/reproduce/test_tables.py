@@ -1,6 +1,7 @@
 """Every table in a miniature; what is in a cell, what is beside it, and what is written of it."""
 
 import json
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,9 @@ def test_long_columns_have_their_own_sizes(reproduce: Reproduce, folder: Path) -
     assert {a["images"] for a in found["networks"][0]["ann"]} == {10, 20}
     assert "T≥512 (512)" in (folder / "out" / "cifar.md").read_text()
     assert any(said.startswith("T=512 stands for the paper's T≥512: 1 seed, 10 test") for said in found["differences"])
+    said = " ".join(reproduce("cifar", "-T", "512", "--long-images", "10")["differences"])
+    assert "10 test images, calibrated on 32 images" in said
+    assert "a fixed" not in said and "Seeds: " not in said and "out of 256" not in said  # of the other columns
 
 
 def test_rows_that_no_seed_can_change_are_measured_once(reproduce: Reproduce) -> None:
@@ -197,6 +201,9 @@ def test_images_that_cannot_be_read_are_left_out_and_said(
     flags = ["--data", "folder:set", "--images", "24", "-T", "2", "--strict", "-o", "strict"]
     assert main(["reproduce", "bn", "--model", "nets.py:make", *flags]) == 2
     assert "set: 1 unreadable: " in (said := capsys.readouterr().err) and "00.png" in said
+    flags[-1] = "out"  # cells that left images out are no results of a strict run
+    assert main(["reproduce", "bn", "--model", "nets.py:make", *flags]) == 2
+    assert "set: 1 unreadable: " in capsys.readouterr().err
 
 
 def test_differences_are_said(reproduce: Reproduce) -> None:
@@ -288,3 +295,7 @@ def test_the_embedded_network_is_the_default(capsys: pytest.CaptureFixture[str])
     assert "resnet20, demo; ANN " in out
     assert "MMSE + ClipRound" in out
     assert "bn.md" in out
+    for title in ("What the paper says of it", "What is different from the paper", "The paper's figures, quoted"):
+        assert f"\n{title}\n" in out
+    assert "| MMSE + ClipRound " in out  # the paper's rows
+    assert len(re.findall(r"^cell \d/4: .* \(\d+ s\), about \d+ s left$", err, re.MULTILINE)) == 4

@@ -166,6 +166,17 @@ def test_image_files_of_any_size_become_batches(tmp_path: Path) -> None:
         list(Feed(data, Card(name="bare"), plain.changed(batch=4), CPU, workers=0).batches(0))
 
 
+def test_an_image_that_cannot_be_read_is_told_of_once(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    for i in range(8):
+        (tmp_path / "a").mkdir(exist_ok=True)
+        Image.fromarray(np.full((12, 12, 3), 30 * i, dtype=np.uint8)).save(tmp_path / "a" / f"{i}.png")
+    (tmp_path / "a" / "3.png").write_bytes(b"no image")
+    feed = Feed(load_data(f"folder:{tmp_path}", "train"), CARD, QUICK.changed(batch=8), CPU, workers=0)
+    for epoch in range(3):
+        list(feed.batches(epoch))
+    assert len([line for line in caplog.messages if "3.png" in line]) == 1
+
+
 def test_held_out_images_are_not_trained_on() -> None:
     data = labelled(pixels(30, 3, 4, 4))
     rest, held_out = hold_out(data, 7, seed=0)

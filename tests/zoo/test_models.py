@@ -128,6 +128,7 @@ def small() -> nn.Module:
 
 WRAPPINGS = {
     "plain": lambda s: s,
+    "flat": lambda s: {"epoch": 3, "accuracy": 0.9, "note": None, **s},
     "state_dict": lambda s: {"epoch": 3, "state_dict": s},
     "model": lambda s: {"model": s, "optimiser": {"lr": 0.1}},
     "module": lambda s: {f"module.{k}": v for k, v in s.items()},
@@ -137,6 +138,7 @@ WRAPPINGS = {
     "half": lambda s: {k: v.half() if v.is_floating_point() else v for k, v in s.items()},
     "nested": lambda s: {"epoch": 3, "model": {"step": 7, "state_dict": s}},
     "averaged": lambda s: {"state_dict": {k: v * 0 for k, v in s.items()}, "state_dict_ema": s},
+    "averaged nothing": lambda s: {"state_dict": s, "ema": {"decay": 0.999, "updates": torch.tensor(5)}},
     "averaged in part": lambda s: {"state_dict": s, "ema": {"decay": 0.999, "shadow": [1, 2]}},
     "AveragedModel": lambda s: {"n_averaged": torch.tensor(5), **{f"module.{k}": v for k, v in s.items()}},
     "Lightning": lambda s: {"state_dict": {f"net.{k}": v for k, v in s.items()}, "hyper_parameters": {"lr": 0.1}},

@@ -97,7 +97,7 @@ def reproduce(
     import json as json_text
 
     from spikecal.files import write_whole
-    from spikecal.reproduce.render import bullets, claims, heading, markdown, measured
+    from spikecal.reproduce.render import heading, markdown, measured, sections
     from spikecal.reproduce.run import make_plan, pending, run
     from spikecal.reproduce.summary import summarise
     from spikecal.reproduce.tables import find
@@ -120,7 +120,8 @@ def reproduce(
         estimate = duration(plan.seconds(left) + plan.preparing(left))
         typer.echo(f"{len(left)} of {len(plan.cells)} cells to measure, about {estimate}", err=True)
     with bars(json) as progress:
-        summary = {**summarise(plan, run(plan, output, progress)), "command": _command(context)}
+        report = None if json or progress is not None else _say
+        summary = {**summarise(plan, run(plan, output, progress, report)), "command": _command(context)}
     files = output / f"{name}.json", output / f"{name}.md"
     write_whole(files[0], json_text.dumps(summary, indent=1, ensure_ascii=False) + "\n")
     write_whole(files[1], markdown(summary))
@@ -130,8 +131,13 @@ def reproduce(
     for network in summary["networks"]:
         columns, rows = measured(summary, network)
         show_table(heading(network), (columns[0], *(f">{column}" for column in columns[1:])), rows)
-    typer.echo(bullets([*(claims(summary) if summary["claims"] else []), *summary["differences"]]))
-    typer.echo(f"{files[0]} and {files[1]}, with the paper's own figures")
+    for title, text in sections(summary).items():
+        typer.echo(f"{title}\n\n{text}\n")
+    typer.echo(f"{files[0]} and {files[1]}")
+
+
+def _say(cell: str, seconds: float, left: float) -> None:
+    typer.echo(f"{cell} ({duration(seconds)}), about {duration(left)} left", err=True)
 
 
 def _sizes(full: bool, table: "Table", given: dict[str, int | None]) -> "Sizes":
@@ -230,7 +236,7 @@ def _list(full: bool, given: dict[str, int | None], root: Path | None, steps: li
             name,
             fact["title"],
             ", ".join(map(str, fact["T"])),
-            ", ".join(fact["models"]) or "give --model, --weights and --data",
+            ", ".join(fact["models"]) or fact["needs"].partition(": ")[2].partition(", such as")[0],
             "" if fact["seconds"] is None else duration(fact["seconds"]),
         )
         for name, fact in facts.items()

@@ -77,8 +77,9 @@ def train(
         raise ConfigError(
             f"weights are written as safetensors: name the file {output.with_suffix('.safetensors').name}"
         )
-    if not output.absolute().parent.is_dir():
-        raise ConfigError(f"there is no folder {output.absolute().parent} to write {output.name} to")
+    checkpoint = checkpoint or output.with_name(output.name + ".checkpoint")
+    options.check_output(output)
+    options.check_output(checkpoint, [output])
     flags = {"epochs": epochs, "batch": batch, "lr": lr, "weight_decay": weight_decay, "seed": seed}
     changes = {name: value for name, value in flags.items() if value is not None}
     configured(recipe, config, "cifar", changes)  # a bad call is said at once, not after minutes of reading images
@@ -89,7 +90,7 @@ def train(
         train_detector(
             model, data, output, name, settings,
             backbone=backbone, validate=validate, half=half, every=every * MINUTE, device=_device(device), json=json,
-            checkpoint=checkpoint or output.with_name(output.name + ".checkpoint"), workers=workers or 0, strict=strict,
+            checkpoint=checkpoint, workers=workers or 0, strict=strict,
         )  # fmt: skip
         return
     if backbone is not None:
@@ -98,8 +99,10 @@ def train(
 
     from spikecal.analysis.evaluate import accuracy
     from spikecal.calibration.workdir import data_fingerprint
+    from spikecal.data.images import unreadable
     from spikecal.data.prepare import Loader
     from spikecal.data.sources import load_data
+    from spikecal.errors import refuse_unreadable
     from spikecal.training import loop
     from spikecal.training.export import export_weights, training_facts, write_card
     from spikecal.training.feed import hold_out
@@ -117,14 +120,16 @@ def train(
     network, card = build_model(model, _classes(model, images, test))
     used, held_out = hold_out(images, validate, settings.seed)
     unseen = data_fingerprint(test) != data_fingerprint(images)  # some sources have one set of images for both
-    measured = Loader(test if unseen else used, card, BATCH, strict)
+    measured = Loader(test if unseen else used, card, BATCH)
+    if strict and unseen:  # they are measured last, and an hour of reading is less than a training in vain
+        refuse_unreadable(test.name, {e.file: e.reason for e in unreadable(test, range(len(test))).values()})
     with bars(json) as progress:
         trained = loop.train(
             network,
             used,
             card,
             settings,
-            checkpoint or output.with_name(output.name + ".checkpoint"),
+            checkpoint,
             validation=held_out,
             device=home,
             workers=min(MOST_WORKERS, os.cpu_count() or 1) if workers is None else workers,
@@ -152,9 +157,9 @@ def train(
     }
     write_card(output.with_name(output.name + ".json"), facts)
     if json:
-        unreadable = options.unreadable_facts(measured.unreadable)
+        left_out = options.unreadable_facts(measured.unreadable)
         history = [vars(record) for record in trained.history]
-        show_json({**facts, "file": str(output), "history": history, "unreadable": unreadable})
+        show_json({**facts, "file": str(output), "history": history, "unreadable": left_out})
         return
     options.tell_unreadable(measured.unreadable)
     took = "" if trained.seconds is None else f", {duration(trained.seconds)}"
@@ -215,7 +220,7 @@ def _classes(model: str, *images: "Data") -> int | None:
     if model not in ZOO:
         return None
     labels = [int(data.labels.max()) + 1 for data in images if data.labels is not None]
-    return len(images[0].classes) or max(ZOO[model].classes, *labels)
+    return len(images[0].classes) or max([ZOO[model].classes, *labels])
 
 
 def _device(name: str | None) -> "torch.device":

@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -153,8 +152,13 @@ def shuffled(count: int, seed: int) -> Tensor:
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
 
-def in_its_place(images: Images, index: int, name: str, strict: bool = False) -> tuple[Tensor, int]:
-    """Image `index` with its index, or those of the next one that can be read; with `strict` there must be no need."""
+def in_its_place(
+    images: Images, index: int, name: str, strict: bool = False, *, quiet: bool = False
+) -> tuple[Tensor, int]:
+    """Image `index` with its index, or those of the next one that can be read; with `strict` there must be no need.
+
+    `quiet` is for those who come by the same images again.
+    """
     faults: Unreadable = {}
     for further in range(len(images)):
         chosen = (index + further) % len(images)
@@ -164,14 +168,9 @@ def in_its_place(images: Images, index: int, name: str, strict: bool = False) ->
             if strict:  # of a kind that passes from a worker to its parent
                 raise DataError(f"{error}; `spikecal datasets check` lists all such files") from error
             faults[error.file] = error.reason
-            _tell_replaced(str(error))
+            if not quiet:
+                log.warning("%s: another image takes its place", error)
     raise none_readable(name, faults)
-
-
-@cache
-def _tell_replaced(error: str) -> None:
-    """Once a process: a training comes by the same image in every epoch."""
-    log.warning("%s: another image takes its place", error)
 
 
 def looked_at(images: Images) -> list[Tensor]:

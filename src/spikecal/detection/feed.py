@@ -79,7 +79,8 @@ class _Epoch(Dataset[Item]):
         return len(self.data)
 
     def __getitem__(self, index: int) -> Item:
-        image, found = in_its_place(self.data.images, index, self.data.name, self.strict)
+        again = self.epoch > 0  # the first epoch told of what cannot be read
+        image, found = in_its_place(self.data.images, index, self.data.name, self.strict, quiet=again)
         target = self.data.targets[found]
         learned = ~target.ignored
         tensors = vision("torchvision.tv_tensors")

@@ -143,9 +143,7 @@ def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: 
     It goes on after the last batch that `work` knows of.
     """
     state = None if work is None else work / "evaluation.json"
-    done, right, tested, rate = (
-        json.loads(state.read_text()) if state is not None and state.exists() else (0, 0, 0, 0.0)
-    )
+    done, right, tested, rate = _begun(state)
     progress.phase("evaluate", len(loader) - done, None)
     for i, batch in enumerate(loader):
         if i < done:
@@ -157,6 +155,15 @@ def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: 
         if state is not None:
             write_whole(state, json.dumps([i + 1, right, tested, rate]))
     return right, tested, rate / tested
+
+
+def _begun(state: Path | None) -> tuple[int, int, int, float]:
+    """Batches done, right answers, images and rates so far; a file that does not say counts as nothing done."""
+    try:
+        done, right, tested, rate = json.loads(state.read_text()) if state is not None and state.exists() else (0,) * 4
+        return int(done), int(right), int(tested), float(rate)
+    except (ValueError, TypeError):
+        return 0, 0, 0, 0.0
 
 
 def timing(cell: Cell, subject: Subject, progress: Progress) -> dict[str, Any]:

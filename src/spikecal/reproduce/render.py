@@ -22,14 +22,22 @@ def markdown(summary: Summary) -> str:
         parts += [f"## {heading(network)}", grid(*measured(summary, network))]
         if summary["kind"] == "detection":
             parts.append(grid(*measured(summary, network, "map50")))
+    for title, text in sections(summary).items():
+        parts += [f"## {title}", text]
+    return "\n\n".join(parts) + "\n"
+
+
+def sections(summary: Summary) -> dict[str, str]:
+    """What is said of the figures, by its title."""
+    said = {}
     for title, ours in (("What the paper says of it", False), ("What else was expected", True)):
         if any(judged["ours"] == ours for judged in summary["claims"]):
-            parts += [f"## {title}", bullets(claims(summary, ours))]
+            said[title] = bullets(claims(summary, ours))
     here = summary["machine"]
     where = f"Written with torch {here['torch']} on {here['processor']}, threads: {here['threads']}."
-    parts += ["## What is different from the paper", bullets([*summary["differences"], where])]
-    parts += ["## The paper's figures, quoted", *quotes(summary["paper"])]
-    return "\n\n".join(parts) + "\n"
+    said["What is different from the paper"] = bullets([*summary["differences"], where])
+    said["The paper's figures, quoted"] = "\n\n".join(quotes(summary["paper"]))
+    return said
 
 
 def heading(network: dict[str, Any]) -> str:
@@ -86,11 +94,11 @@ def plus_minus(mean: float, std: float | None, places: int) -> str:
     return f"{mean:.{places}f}" + ("" if std is None else f" ± {std:.{places}f}")
 
 
-def claims(summary: Summary, ours: bool | None = None) -> list[str]:
-    """One line for each claim and network, of the paper's, of `ours`, or of all."""
+def claims(summary: Summary, ours: bool) -> list[str]:
+    """One line for each claim and network, of the paper's or of `ours`."""
     lines: dict[tuple[str, str], list[str]] = {}
     for judged in summary["claims"]:
-        if ours is not None and judged["ours"] != ours:
+        if judged["ours"] != ours:
             continue
         words = f"{judged['verdict']} at T={judged['T']} ({judged['by']:+.2f})"
         lines.setdefault((judged["claim"], judged["model"]), []).append(words)

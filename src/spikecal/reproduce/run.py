@@ -4,7 +4,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from spikecal.zoo.detectors import DETECTORS
 from spikecal.zoo.models import ZOO
 
 log = logging.getLogger(__name__)
+Report = Callable[[str, float, float], None]  # of a finished cell, the seconds it took and those left in all
 
 
 class Store:
@@ -195,11 +196,22 @@ def _cells(plan: Plan, subject: Subject | DetectorSubject) -> list[Cell]:
 def pending(plan: Plan, folder: Path) -> list[Cell]:
     """The cells that `folder` does not have yet."""
     store = Store(folder)
-    return [cell for cell in plan.cells if store.load(cell.key(plan.subjects[cell.model])) is None]
+    return [cell for cell in plan.cells if _finished(store, cell, plan.subjects[cell.model]) is None]
 
 
-def run(plan: Plan, folder: Path, progress: Progress | None = None) -> dict[Cell, dict[str, Any]]:
-    """Measure what is not in `folder` yet; returns the numbers of all cells."""
+def _finished(store: Store, cell: Cell, subject: Subject | DetectorSubject) -> dict[str, Any] | None:
+    """What was measured; where images that cannot be read are an error, not without some of them."""
+    found = store.load(cell.key(subject))
+    if found is not None and isinstance(subject, Subject) and subject.strict:
+        if found.get("unreadable") or (cell.images and found["images"] < cell.images):
+            return None
+    return found
+
+
+def run(
+    plan: Plan, folder: Path, progress: Progress | None = None, report: Report | None = None
+) -> dict[Cell, dict[str, Any]]:
+    """Measure what is not in `folder` yet; returns the numbers of all cells. `report` is told of each new one."""
     store = Store(folder)
     store.create()
     watched = _Watched(progress or Silent(), plan, pending(plan, folder))
@@ -207,7 +219,7 @@ def run(plan: Plan, folder: Path, progress: Progress | None = None) -> dict[Cell
     for cell in plan.cells:
         subject = plan.subjects[cell.model]
         key = cell.key(subject)
-        stored = store.load(key)  # asked now: another process, or a row that is the same, may have made it by now
+        stored = _finished(store, cell, subject)  # now: another process, or a row that is the same, may have made it
         if stored is None:
             started = time.perf_counter()
             watched.begin(cell)
@@ -221,6 +233,8 @@ def run(plan: Plan, folder: Path, progress: Progress | None = None) -> dict[Cell
             store.tidy(key)
             log.info("%s: %s (%.0f s)", cell, stored, seconds)
             watched.end(cell, seconds)
+            if report is not None:
+                report(watched.cell, seconds, watched.left())
         found[cell] = stored
     return found
 

@@ -21,6 +21,7 @@ from spikecal.graph.lower import lower
 from spikecal.graph.stages import with_joints
 from spikecal.zoo.detectors import DETECTORS
 from spikecal.zoo.models import EMBEDDED, ZOO, build_model, has_bn, load_model, random_images
+from spikecal.zoo.packages import PACKAGES
 
 if TYPE_CHECKING:
     from spikecal.reproduce.sources import Source
@@ -145,4 +146,4 @@ def available(spec: str, weights: Path | None) -> bool:
     entry = ZOO.get(spec)
     if weights is not None or (entry is not None and entry.card.weights is not None):
         return True
-    return entry is None and spec.partition(":")[0] not in ("torchvision", "timm", "pytorchcv")
+    return entry is None and spec.partition(":")[0] not in PACKAGES

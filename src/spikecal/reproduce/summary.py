@@ -4,6 +4,7 @@ import json
 import math
 import statistics
 from collections.abc import Sequence
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -19,6 +20,7 @@ Found = dict[Cell, dict[str, Any]]
 MEBIBYTE, NUMBER = 2**20, 4  # the paper's MB, and bytes of a float
 
 
+@cache
 def paper_tables() -> dict[str, Any]:
     """The paper's figures, as they were transcribed."""
     text = (resources.files("spikecal") / "reproduce" / "paper.json").read_text(encoding="utf-8")
@@ -268,7 +270,9 @@ def _of_data(plan: Plan, subject: Subject | DetectorSubject) -> list[str]:
     if not plan.table.measures:
         return said
     asked = plan.sizes.images
-    if any(not plan.table.is_long(T) for T in plan.T) and asked is not None and asked < len(subject.test):
+    if all(plan.table.is_long(T) for T in plan.T):  # of which `_of_size` speaks
+        return said
+    if asked is not None and asked < len(subject.test):
         said.append(f"Test: a fixed {asked:,} of the {len(subject.test):,} test images of {subject.data}.")
     elif subject.data == "demo":
         said.append(f"Test: {len(subject.test):,} of the 10,000 test images of CIFAR-10.")
@@ -278,6 +282,7 @@ def _of_data(plan: Plan, subject: Subject | DetectorSubject) -> list[str]:
 def _of_size(plan: Plan) -> list[str]:
     table, sizes = plan.table, plan.sizes
     learned = [c for row in table.rows for sweep in row.pipeline.sweeps for c in sweep if isinstance(c, Weights)]
+    short = not plan.T or any(not table.is_long(T) for T in plan.T)
     said = []
     if (missing := [T for T in table.T if T not in plan.T]) and table.name != "samples":  # its T is ours anyway
         said.append(f"Not measured: T={', '.join(map(str, missing))}.")
@@ -294,13 +299,13 @@ def _of_size(plan: Plan) -> list[str]:
         seen = min(sizes.weights, DETECTION_IMAGES)
         if seen < DETECTION_IMAGES:
             said.append(f"Calibration: on {seen} images in all its parts; the paper has {DETECTION_IMAGES}.")
-    elif learned and not table.own_images and sizes.weights < PAPER.weights:
+    elif learned and short and not table.own_images and sizes.weights < PAPER.weights:
         said.append(f"Weights calibration: out of {sizes.weights:,} images; the paper has {PAPER.weights:,}.")
     if table.kind == "time":
         here = machine()
         said.append(f"Machine: {here['processor']}, threads: {here['threads']}; the paper's are in its notes.")
         said.append(f"Runs: {sizes.seeds}; the paper has {PAPER.seeds}.")
-    elif sizes.seeds != PAPER.seeds:
+    elif short and sizes.seeds != PAPER.seeds:
         said.append(f"Seeds: {sizes.seeds}; the paper has {PAPER.seeds}.")
     for T in (T for T in plan.T if plan.table.is_long(T)):
         words = f"T={T} stands for the paper's T≥{table.long}: {sizes.long_seeds} seed"

@@ -111,7 +111,8 @@ class _Epoch(Dataset[tuple[Tensor, Tensor]]):
         return len(self.data)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        image, found = in_its_place(self.data.images, index, self.data.name, self.strict)
+        again = self.epoch > 0  # the first epoch told of what cannot be read
+        image, found = in_its_place(self.data.images, index, self.data.name, self.strict, quiet=again)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(mixed(self.seed, self.epoch, index))
             return self.transform(image, self.data.name), self.labels[found]

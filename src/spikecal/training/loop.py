@@ -21,7 +21,7 @@ from spikecal.data.card import Card
 from spikecal.data.factory import first_line
 from spikecal.data.prepare import Loader
 from spikecal.data.sources import Data
-from spikecal.errors import ConfigError, DataError, TrainingError
+from spikecal.errors import ConfigError, DataError, FileError, TrainingError
 from spikecal.training import checkpoint as files
 from spikecal.training.feed import Feed, logits, mixed
 from spikecal.training.recipes import DetectionRecipe, Recipe
@@ -83,6 +83,7 @@ class Training:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` gave; LookupError, RuntimeError, TypeError or ValueError where it is nothing such."""
         self.model.load_state_dict(state["model"])
         self.optimiser.load_state_dict(state["optimiser"])
         if self.average is not None:
@@ -177,7 +178,10 @@ def fit(
     state = files.read(checkpoint)
     if state is not None:
         files.check(state, checkpoint, recipe, identity["network"], identity["data"])
-        training.restore(state)
+        try:
+            training.restore(state)
+        except (LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise FileError(f"{checkpoint} is damaged ({first_line(error)}): {files.WAY_OUT}") from error
         log.info("%s: going on after %d epochs and %d steps", checkpoint, training.epoch, training.step)
 
     def save() -> None:

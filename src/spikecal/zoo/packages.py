@@ -18,7 +18,7 @@ from spikecal.errors import ConfigError
 from spikecal.zoo.hub import NotFetched, from_hugging_face, from_pytorchcv, from_torch_hub, only_weights, unreachable
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-CIFAR_STD = (0.2023, 0.1994, 0.2010)  # pytorchcv's
+CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)  # pytorchcv's
 
 # What torchvision sets when it loads its own weights into these, and leaves out otherwise.
 GOOGLE = {"transform_input": True, "init_weights": False}
@@ -149,7 +149,7 @@ def _pytorchcv_card(spec: str, name: str, model: Any) -> Card:
     if "cifar" not in name and "svhn" not in name:
         return imagenet_card(spec, height)
     ours: dict[str, Any] = {"classes": cifar10.CLASSES, "data": "demo"} if name.endswith("_cifar10") else {}
-    return Card(name=spec, size=(height, width), mean=(0.4914, 0.4822, 0.4465), std=CIFAR_STD, **ours)
+    return Card(name=spec, size=(height, width), mean=CIFAR_MEAN, std=CIFAR_STD, **ours)
 
 
 PACKAGES: dict[str, Package] = {

@@ -25,6 +25,7 @@ WRAPPERS = (
 PREFIXES = ("module.", "_orig_mod.")  # of DataParallel and of torch.compile
 COUNTERS = ("n_averaged",)  # of torch's AveragedModel
 UNNEEDED = "num_batches_tracked"  # old checkpoints are without it
+FACTS = (int, float, str, type(None))  # what a file may hold beside its tensors: an epoch, an accuracy, a name
 SHOWN = 4
 
 
@@ -71,8 +72,10 @@ def _state_dict(value: Any, place: tuple[str, ...]) -> tuple[tuple[str, ...], di
     """The first state dict in `value` and where it is."""
     if not isinstance(value, dict) or not value:
         return None
-    if all(isinstance(part, Tensor) for part in value.values()):
-        return place, value
+    tensors = {key: part for key, part in value.items() if isinstance(part, Tensor)}
+    kinds = (Tensor,) if place else (Tensor, *FACTS)
+    if tensors and all(isinstance(part, kinds) for part in value.values()):
+        return place, tensors
     inner = (_state_dict(value.get(key), (*place, key)) for key in WRAPPERS)
     return next((found for found in inner if found is not None), None)
 
