@@ -5,13 +5,13 @@
 DIR is where CIFAR-10 is (default: where `spikecal datasets` puts it). All is measured on 1,000 images of the training
 set that are not calibrated on; no test image is looked at.
 
-`thresholds`: networks for 4 and 16 steps with three kinds of threshold, run in three ways. `even`: every neuron gets
+`thresholds`: networks for 4 and 16 steps with three kinds of threshold, run in four ways. `even`: every neuron gets
 its mean current at every step, so that its output is the closed form that thresholds are searched with. `spikes`: as
-it is. `lcp`: with the bias calibrated. Of the spikes also two parts of the error (docs/analysis.md), means over the
-layers, in % of the activation there: `quantised`, the root of the squares of clipping and flooring, and `surplus`, the
-mean of what neurons emit beyond the closed form because spikes come unevenly.
+it is. `corrected`: the same, and each output gets what it lacks on average on 512 calibration images, one number a
+class. `lcp`: with the bias of every layer calibrated. Beside them `ann`, the original.
 
-`classes`: LCP of ResNet-20 for 8 steps, thresholds and bias from 32 or 256 images of some classes only.
+`bias`: LCP of ResNet-20 for 8 steps with the bias from 32 or 256 images of some classes only; thresholds are always
+those of 1,024 images of all classes.
 """
 
 import json
@@ -25,16 +25,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from distill import given_thresholds, thresholds
 from torch import Tensor, nn
 
 import spikecal
-from spikecal.analysis.errors import LayerErrors, measure_errors
 from spikecal.calibration.threshold import Threshold
 from spikecal.data.images import shuffled
 from spikecal.data.prepare import prepare
 from spikecal.data.sources import load_data
 from spikecal.files import write_whole
 from spikecal.graph.ops import Spike
+from spikecal.reproduce.cells import machine
 from spikecal.reproduce.tables import THRESHOLDS
 from spikecal.snn.execute import current, shapes_of
 from spikecal.snn.functional import clip_round
@@ -44,7 +45,8 @@ from spikecal.zoo.models import load_model
 RESULT = Path(__file__).parent / "results" / "claims.json"
 STEPS, CALIBRATION, HELD_OUT, BATCH = (4, 16), 1024, 1000, 250
 NETWORKS = ("resnet20-nobn", "resnet20")
-CLASSES, COUNTS, SEEDS, CLASSES_T = (1, 3, 10), (32, 256), 3, 8
+CORRECTED = 512  # images
+CLASSES, COUNTS, SEEDS, CLASSES_T = (1, 3, 10), (32, 256), 5, 8
 KINDS = ("Percentile 99.99 %", "MMSE", "MMSE*")
 
 
@@ -59,7 +61,7 @@ class Rows:
         if row not in rows:
             rows[row] = measured()
             print(part, row, rows[row], flush=True)
-            settings = {"images": CALIBRATION, "held_out": HELD_OUT, "torch": torch.__version__}
+            settings = {"images": CALIBRATION, "held_out": HELD_OUT, "machine": machine()}
             write_whole(RESULT, json.dumps({**self.found, **settings}, indent=1) + "\n")
 
 
@@ -76,11 +78,12 @@ def main(root: Path | None, files: dict[str, Path]) -> None:
             rows.measure("thresholds", f"{name}, T={T}, {kind}", of)
     model, card = load_model("resnet20")
     others, tested = order[HELD_OUT:], prepare(data.images[held], card, "")
+    thetas = thresholds(model, prepare(data.images[seen], card, ""), CLASSES_T)
     for count, classes in product(COUNTS, CLASSES):
         chosen = [others[_of_classes(data.labels[others], classes, seed)][:count] for seed in range(SEEDS)]
         samples = [prepare(data.images[some], card, "") for some in chosen]
-        of = partial(few_classes, model, samples, tested, data.labels[held])
-        rows.measure("classes", f"{count} images of {classes}", of)
+        of = partial(few_classes, model, thetas, samples, tested, data.labels[held])
+        rows.measure("bias", f"{count} images of {classes}", of)
 
 
 def _of_classes(labels: Tensor, classes: int, seed: int) -> Tensor:
@@ -92,32 +95,42 @@ def _of_classes(labels: Tensor, classes: int, seed: int) -> Tensor:
 def threshold(
     model: nn.Module, T: int, kind: Threshold, images: Tensor, tested: Tensor, labels: Tensor
 ) -> dict[str, float]:
-    """Shares of right answers, and parts of the error."""
+    """Shares of right answers."""
     snn, calibrated = (
         spikecal.convert(model, images, T=T, pipeline=replace(pipeline, threshold=kind), records=False).snn
         for pipeline in (spikecal.BASELINE, spikecal.LCP)
     )
-    layers = measure_errors(model, snn, images).neurons()[1:]  # the first gets the image, the same at every step
+    some = images[:CORRECTED]
+    lacking = (outputs(model, some) - outputs(snn, some)).mean(0)
+    spikes = outputs(snn, tested)
     return {
-        "even": share(lambda x: even(snn, x), tested, labels),
-        "spikes": share(snn, tested, labels),
-        "lcp": share(calibrated, tested, labels),
-        "quantised": 100 * statistics.fmean(quantised(layer) for layer in layers),
-        "surplus": 100 * statistics.fmean(surplus(layer) for layer in layers),
+        "ann": share(outputs(model, tested), labels),
+        "even": share(outputs(lambda x: even(snn, x), tested), labels),
+        "spikes": share(spikes, labels),
+        "corrected": share(spikes + lacking, labels),
+        "lcp": share(outputs(calibrated, tested), labels),
     }
 
 
-def few_classes(model: nn.Module, samples: list[Tensor], tested: Tensor, labels: Tensor) -> dict[str, float]:
-    """Mean and deviation of the share of right answers, over samples."""
-    light = spikecal.LCP.changed(spikecal.Bias, images=max(COUNTS))
-    right = [share(spikecal.convert(model, some, T=CLASSES_T, pipeline=light).snn, tested, labels) for some in samples]
+def few_classes(
+    model: nn.Module, thetas: list[Tensor], samples: list[Tensor], tested: Tensor, labels: Tensor
+) -> dict[str, float]:
+    """Mean and deviation of the share of right answers, over samples that the bias is calibrated on."""
+    light, right = spikecal.LCP.changed(spikecal.Bias, images=max(COUNTS)), []
+    for some in samples:
+        with given_thresholds(thetas):
+            snn = spikecal.convert(model, some, T=CLASSES_T, pipeline=light, records=False).snn
+        right.append(share(outputs(snn, tested), labels))
     return {"accuracy": statistics.fmean(right), "deviation": statistics.stdev(right)}
 
 
 @torch.no_grad()
-def share(network: Any, images: Tensor, labels: Tensor) -> float:
-    answers = torch.cat([network(some).argmax(1) for some in images.split(BATCH)])
-    return float((answers == labels).double().mean())
+def outputs(network: Any, images: Tensor) -> Tensor:
+    return torch.cat([network(some) for some in images.split(BATCH)])
+
+
+def share(answers: Tensor, labels: Tensor) -> float:
+    return float((answers.argmax(1) == labels).double().mean())
 
 
 def even(snn: SpikingNetwork, images: Tensor) -> Tensor:
@@ -129,16 +142,6 @@ def even(snn: SpikingNetwork, images: Tensor) -> Tensor:
         height = op.height(arriving.ndim - 1) if isinstance(op, Spike) else None
         values[stage.name] = op(arriving) if height is None else clip_round(arriving, height, snn.T)
     return values[snn.stages[-1].name][0]
-
-
-def quantised(layer: LayerErrors) -> float:
-    return (layer.share("clipping") + layer.share("flooring")) ** 0.5
-
-
-def surplus(layer: LayerErrors) -> float:
-    """Of the mean output of the layer."""
-    assert layer.rate is not None and layer.threshold is not None
-    return -float(layer.parts["unevenness"].mean.sum() / (layer.rate * layer.threshold).sum())
 
 
 if __name__ == "__main__":

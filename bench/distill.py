@@ -99,9 +99,9 @@ def parts(root: Path | None) -> None:
     write_whole(RESULT, json.dumps({**found, "parts": facts}, indent=1) + "\n")
 
 
-def thresholds(model: nn.Module, images: Tensor) -> list[Tensor]:
+def thresholds(model: nn.Module, images: Tensor, T: int = STEPS) -> list[Tensor]:
     """Those of BASELINE, stage by stage."""
-    snn = spikecal.convert(model, images, T=STEPS, pipeline=spikecal.BASELINE).snn
+    snn = spikecal.convert(model, images, T=T, pipeline=spikecal.BASELINE, records=False).snn
     ends: list[Any] = [stage.end.op for stage in snn.stages if stage.spiking]
     return [end.theta.detach() for end in ends]
 

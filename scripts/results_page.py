@@ -3,7 +3,8 @@
 Also draws docs/images/results.png out of the tables called `cifar`.
 
 `<!-- figures GROUP/TABLE … -->` is followed by the measured figures, `<!-- claims GROUP/TABLE … -->` by what is seen of
-the paper's claims, up to `<!-- end -->`. What has not been measured yet is said to be missing.
+the paper's claims, up to `<!-- end -->`. What has not been measured yet is said to be missing. `<!-- why PART -->` is
+followed by a part of bench/results/claims.json.
 """
 
 import argparse
@@ -15,10 +16,18 @@ from typing import Any
 
 from spikecal.analysis.plots import Means, accuracy_over_steps
 from spikecal.files import write_whole
-from spikecal.reproduce.render import grid, heading, measured
+from spikecal.reproduce.render import grid, heading, measured, plus_minus
 
 DOCS = Path(__file__).parent.parent / "docs"
-BLOCK = re.compile(r"<!-- (figures|claims) ([^>]+?) -->\n.*?<!-- end -->\n", re.DOTALL)
+WHY = DOCS.parent / "bench" / "results" / "claims.json"
+BLOCK = re.compile(r"<!-- (figures|claims|why) ([^>]+?) -->\n.*?<!-- end -->\n", re.DOTALL)
+WAYS = {
+    "ann": "ANN",
+    "even": "constant currents",
+    "spikes": "spikes",
+    "corrected": "spikes, outputs corrected",
+    "lcp": "spikes, LCP",
+}
 DRAWN = ("resnet20", "vgg16-half", "vgg16")  # that are drawn
 MARKS = {"seen": "seen", "level": "level", "not seen": "**not seen**"}
 
@@ -28,6 +37,9 @@ def filled(page: str, results: Path) -> str:
 
     def block(match: re.Match[str]) -> str:
         kind, names = match[1], match[2].split()
+        if kind == "why":
+            text = PARTS[match[2]](json.loads(WHY.read_text())[match[2]]) + "\n"
+            return f"<!-- {kind} {match[2]} -->\n\n{text}\n<!-- end -->\n"
         found = {name: _load(results / f"{name}.json") for name in names}
         missing = [f"*{name}: not measured yet.*\n" for name, summary in found.items() if summary is None]
         there = {name: summary for name, summary in found.items() if summary is not None}
@@ -60,6 +72,33 @@ def _claims(found: dict[str, dict[str, Any]]) -> str:
     if not rows:
         return ""
     return grid(["claim", "network", "table", "points"], [[*key, ", ".join(said)] for key, said in rows.items()]) + "\n"
+
+
+def _ways(rows: dict[str, dict[str, float]]) -> str:
+    """Networks with each kind of threshold, by how they are run."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for row, shares in rows.items():
+        name, T, kind = row.split(", ")
+        for way, share in shares.items():
+            found.setdefault((f"{name}, {T}", WAYS[way]), {})[kind] = share
+    kinds = list(dict.fromkeys(row.split(", ")[2] for row in rows))
+    lines = [[*key, *(f"{100 * shares[kind]:.1f}" for kind in kinds)] for key, shares in found.items()]
+    return grid(["accuracy %", "", *kinds], lines)
+
+
+def _samples(rows: dict[str, dict[str, float]]) -> str:
+    """The bias from few or many images of some classes."""
+    parts = {row: row.split(" images of ") for row in rows}
+    classes = list(dict.fromkeys(part[1] for part in parts.values()))
+    lines: dict[str, list[str]] = {}
+    for row, (count, _) in parts.items():
+        shown = plus_minus(100 * rows[row]["accuracy"], 100 * rows[row]["deviation"], 1)
+        lines.setdefault(f"{count} images", []).append(shown)
+    titles = [f"of {count} class{'' if count == '1' else 'es'}" for count in classes]
+    return grid(["accuracy %", *titles], [[name, *shown] for name, shown in lines.items()])
+
+
+PARTS = {"thresholds": _ways, "bias": _samples}
 
 
 def panels(results: Path) -> dict[str, tuple[Means, float]]:
