@@ -15,6 +15,7 @@ from reproduce.conftest import Reproduce
 
 import spikecal
 from spikecal.cli.main import main
+from spikecal.cli.reproduce import _way_out
 from spikecal.data.cifar10 import BINARY_FOLDER
 from spikecal.reproduce import cells
 from spikecal.reproduce.run import Plan, make_plan, pending, run
@@ -197,6 +198,9 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert tables["lcp"]["seconds"] > 0
     assert "--weights" in tables["imagenet"]["needs"]
     assert {"resnet20", "vgg16"} <= set(tables["space"]["models"])
+    assert _way_out(tables["detect"]["needs"]) == "give --data voc:PATH or --data coco:PATH"
+    assert _way_out(tables["imagenet"]["needs"]) == "give --model and --weights"
+    assert _way_out("no images at all") == "no images at all"
 
 
 @pytest.mark.parametrize(

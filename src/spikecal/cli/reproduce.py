@@ -236,10 +236,16 @@ def _list(full: bool, given: dict[str, int | None], root: Path | None, steps: li
             name,
             fact["title"],
             ", ".join(map(str, fact["T"])),
-            ", ".join(fact["models"]) or fact["needs"].partition(": ")[2].partition(", such as")[0],
+            ", ".join(fact["models"]) or _way_out(fact["needs"]),
             "" if fact["seconds"] is None else duration(fact["seconds"]),
         )
         for name, fact in facts.items()
     ]
     caption = "Estimates from one pass of the network on this machine; finished cells are not made again."
     show_table("Tables of the paper", ("name", "what it shows", "T", "networks", ">about"), rows, caption)
+
+
+def _way_out(error: str) -> str:
+    """What an error says to do, without what is wrong and without examples."""
+    wrong, _, todo = error.partition(": ")
+    return (todo or wrong).partition(", such as")[0]
