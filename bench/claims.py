@@ -12,13 +12,17 @@ class. `lcp`: with the bias of every layer calibrated. Beside them `ann`, the or
 
 `bias`: LCP of ResNet-20 for 8 steps with the bias from 32 or 256 images of some classes only; thresholds are always
 those of 1,024 images of all classes.
+
+`weights`: networks without BN for 4 steps, calibrated in some ways on 256 or 1,024 images, with thresholds of 1,024.
+Right answers on the images that were calibrated on (`seen_right`) and on the others (`right`), and on both the squared
+error of the outputs, relative to the variance of the ANN's (`seen_error`, `error`).
 """
 
 import json
 import statistics
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -29,6 +33,7 @@ from distill import given_thresholds, thresholds
 from torch import Tensor, nn
 
 import spikecal
+from spikecal.calibration.calibrators import Calibrator
 from spikecal.calibration.threshold import Threshold
 from spikecal.data.images import shuffled
 from spikecal.data.prepare import prepare
@@ -48,6 +53,18 @@ NETWORKS = ("resnet20-nobn", "resnet20")
 CORRECTED = 512  # images
 CLASSES, COUNTS, SEEDS, CLASSES_T = (1, 3, 10), (32, 256), 5, 8
 KINDS = ("Percentile 99.99 %", "MMSE", "MMSE*")
+FEW, MANY, WEIGHTS_T = 256, CALIBRATION, 4
+LEARNED = spikecal.Weights(iterations=500, batch=16, images=MANY, optimiser="adam", lr=1e-3)  # as reproduce's defaults
+SLOWLY = replace(LEARNED, lr=1e-4)
+CALIBRATED: dict[str, tuple[int, tuple[Calibrator, ...]]] = {
+    "nothing": (FEW, ()),
+    "bias (LCP)": (FEW, (spikecal.Bias(images=FEW),)),
+    "potentials (PC)": (FEW, (spikecal.Potential(images=FEW),)),
+    "potentials and weights (ACP)": (FEW, (spikecal.Potential(images=FEW), LEARNED)),
+    "ACP, a tenth of the rate": (FEW, (spikecal.Potential(images=FEW), SLOWLY)),
+    "ACP, 1,024 images": (MANY, (spikecal.Potential(images=FEW), LEARNED)),
+    "bias and weights": (FEW, (spikecal.Bias(images=FEW), LEARNED)),
+}
 
 
 class Rows:
@@ -65,63 +82,86 @@ class Rows:
             write_whole(RESULT, json.dumps({**self.found, **settings}, indent=1) + "\n")
 
 
+@dataclass(frozen=True)
+class Subject:
+    """A network, the images that it can be calibrated on and the others, as it takes them, with the labels of both."""
+
+    model: nn.Module
+    seen: Tensor
+    seen_labels: Tensor
+    tested: Tensor
+    labels: Tensor
+
+
 def main(root: Path | None, files: dict[str, Path]) -> None:
     data, rows = load_data("cifar10", "train", root), Rows()
-    assert isinstance(data.images, Tensor) and data.labels is not None
-    order = shuffled(len(data), 1)
-    held, seen = order[:HELD_OUT], order[HELD_OUT : HELD_OUT + CALIBRATION]
-    for name in (*NETWORKS, *files):
+    images, labels, order = data.images, data.labels, shuffled(len(data), 1)
+    assert isinstance(images, Tensor) and labels is not None
+
+    def subject(name: str, last: int) -> Subject:
         model, card = load_model(name, files.get(name))
-        images, tested = (prepare(data.images[some], card, name) for some in (seen, held))
+        tested, seen = order[:HELD_OUT], order[HELD_OUT:last]
+        inputs = [prepare(images[some], card, name) for some in (seen, tested)]
+        return Subject(model, inputs[0], labels[seen], inputs[1], labels[tested])
+
+    for name in (*NETWORKS, *files):
+        one = subject(name, HELD_OUT + CALIBRATION)
         for T, kind in product(STEPS, KINDS):
-            of = partial(threshold, model, T, THRESHOLDS[kind], images, tested, data.labels[held])
-            rows.measure("thresholds", f"{name}, T={T}, {kind}", of)
-    model, card = load_model("resnet20")
-    others, tested = order[HELD_OUT:], prepare(data.images[held], card, "")
-    thetas = thresholds(model, prepare(data.images[seen], card, ""), CLASSES_T)
+            rows.measure("thresholds", f"{name}, T={T}, {kind}", partial(threshold, one, T, THRESHOLDS[kind]))
+        for way, (count, calibrators) in CALIBRATED.items() if name.endswith("-nobn") else ():
+            rows.measure("weights", f"{name}: {way}", partial(learned, one, count, calibrators))
+    one = subject("resnet20", len(order))
     for count, classes in product(COUNTS, CLASSES):
-        chosen = [others[_of_classes(data.labels[others], classes, seed)][:count] for seed in range(SEEDS)]
-        samples = [prepare(data.images[some], card, "") for some in chosen]
-        of = partial(few_classes, model, thetas, samples, tested, data.labels[held])
-        rows.measure("bias", f"{count} images of {classes}", of)
+        rows.measure("bias", f"{count} images of {classes}", partial(few_classes, one, count, classes))
+
+
+def threshold(one: Subject, T: int, kind: Threshold) -> dict[str, float]:
+    """Shares of right answers."""
+    snn, calibrated = (
+        spikecal.convert(one.model, one.seen, T=T, pipeline=replace(pipeline, threshold=kind), records=False).snn
+        for pipeline in (spikecal.BASELINE, spikecal.LCP)
+    )
+    some = one.seen[:CORRECTED]
+    lacking = (outputs(one.model, some) - outputs(snn, some)).mean(0)
+    spikes = outputs(snn, one.tested)
+    return {
+        "ann": share(outputs(one.model, one.tested), one.labels),
+        "even": share(outputs(lambda x: even(snn, x), one.tested), one.labels),
+        "spikes": share(spikes, one.labels),
+        "corrected": share(spikes + lacking, one.labels),
+        "lcp": share(outputs(calibrated, one.tested), one.labels),
+    }
+
+
+def learned(one: Subject, count: int, calibrators: tuple[Calibrator, ...]) -> dict[str, float]:
+    """Shares of right answers and errors, on the images that were calibrated on and on the others."""
+    pipeline, found = spikecal.Pipeline(sweeps=(calibrators,)), {}
+    with given_thresholds(thresholds(one.model, one.seen[:CALIBRATION], WEIGHTS_T)):
+        snn = spikecal.convert(one.model, one.seen[:count], T=WEIGHTS_T, pipeline=pipeline, records=False).snn
+    parts = {"seen_": (one.seen[:count], one.seen_labels[:count]), "": (one.tested, one.labels)}
+    for prefix, (images, labels) in parts.items():
+        spikes, wanted = outputs(snn, images), outputs(one.model, images)
+        found[f"{prefix}right"] = share(spikes, labels)
+        found[f"{prefix}error"] = float((spikes - wanted).square().mean() / (wanted - wanted.mean(0)).square().mean())
+    return found
+
+
+def few_classes(one: Subject, count: int, classes: int) -> dict[str, float]:
+    """Mean and deviation of the share of right answers, over samples of some classes that the bias is calibrated on."""
+    light, right = spikecal.LCP.changed(spikecal.Bias, images=count), []
+    thetas = thresholds(one.model, one.seen[:CALIBRATION], CLASSES_T)
+    for seed in range(SEEDS):
+        chosen = _of_classes(one.seen_labels, classes, seed)[:count]
+        with given_thresholds(thetas):
+            snn = spikecal.convert(one.model, one.seen[chosen], T=CLASSES_T, pipeline=light, records=False).snn
+        right.append(share(outputs(snn, one.tested), one.labels))
+    return {"accuracy": statistics.fmean(right), "deviation": statistics.stdev(right)}
 
 
 def _of_classes(labels: Tensor, classes: int, seed: int) -> Tensor:
     """Which images are of `classes` classes, chosen by a seed, in an order of that seed."""
     order = shuffled(len(labels), seed)
     return order[torch.isin(labels[order], shuffled(int(labels.max()) + 1, seed)[:classes])]
-
-
-def threshold(
-    model: nn.Module, T: int, kind: Threshold, images: Tensor, tested: Tensor, labels: Tensor
-) -> dict[str, float]:
-    """Shares of right answers."""
-    snn, calibrated = (
-        spikecal.convert(model, images, T=T, pipeline=replace(pipeline, threshold=kind), records=False).snn
-        for pipeline in (spikecal.BASELINE, spikecal.LCP)
-    )
-    some = images[:CORRECTED]
-    lacking = (outputs(model, some) - outputs(snn, some)).mean(0)
-    spikes = outputs(snn, tested)
-    return {
-        "ann": share(outputs(model, tested), labels),
-        "even": share(outputs(lambda x: even(snn, x), tested), labels),
-        "spikes": share(spikes, labels),
-        "corrected": share(spikes + lacking, labels),
-        "lcp": share(outputs(calibrated, tested), labels),
-    }
-
-
-def few_classes(
-    model: nn.Module, thetas: list[Tensor], samples: list[Tensor], tested: Tensor, labels: Tensor
-) -> dict[str, float]:
-    """Mean and deviation of the share of right answers, over samples that the bias is calibrated on."""
-    light, right = spikecal.LCP.changed(spikecal.Bias, images=max(COUNTS)), []
-    for some in samples:
-        with given_thresholds(thetas):
-            snn = spikecal.convert(model, some, T=CLASSES_T, pipeline=light, records=False).snn
-        right.append(share(outputs(snn, tested), labels))
-    return {"accuracy": statistics.fmean(right), "deviation": statistics.stdev(right)}
 
 
 @torch.no_grad()
