@@ -1,5 +1,6 @@
 """Augmentations do what their names say, and the same whoever runs them."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,13 @@ from spikecal.data.images import FileImages
 from spikecal.data.prepare import Prepared, prepare
 from spikecal.data.sources import Data, load_data
 from spikecal.errors import DataError
-from spikecal.training.augment import crop_and_flip, cutout, draw_shifts
+from spikecal.training.augment import ImageTransform, crop_and_flip, cutout, draw_shifts
 from spikecal.training.feed import Feed, hold_out, mixed
 from spikecal.training.recipes import CIFAR, IMAGENET, QUICK, Recipe
 from spikecal.training.workers import worker_errors
+from spikecal.vision import vision
 
+v2 = vision("torchvision.transforms.v2")
 CPU = torch.device("cpu")
 CARD = Card(name="small", size=(12, 10), mean=(0.5, 0.4, 0.3), std=(0.25, 0.2, 0.3))
 
@@ -64,6 +67,27 @@ def test_only_what_is_named_is_done() -> None:
         any(torch.equal(got, crop) for crop in crops(image, 2, "constant")[:25])
         for image, got in zip(images, cropped, strict=True)
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "torchvisions"),
+    [
+        ("autoaugment-cifar10", v2.AutoAugment(v2.AutoAugmentPolicy.CIFAR10)),
+        ("autoaugment-imagenet", v2.AutoAugment(v2.AutoAugmentPolicy.IMAGENET)),
+        ("colour-jitter", v2.ColorJitter(0.1, 0.2, 0.3, 0.4)),
+        ("resized-crop", v2.RandomResizedCrop((12, 10), antialias=True)),
+    ],
+)
+def test_of_one_image_it_is_torchvisions(name: str, torchvisions: Callable[[Tensor], Tensor]) -> None:
+    recipe = QUICK.changed(augment=(name,), jitter=(0.1, 0.2, 0.3, 0.4))
+    transform, changed = ImageTransform(recipe, CARD, (12, 10)), 0
+    for seed, image in enumerate(pixels(20, 3, 12, 10)):
+        torch.manual_seed(seed)
+        got = transform(image, "random")
+        torch.manual_seed(seed)
+        assert torch.equal(got, prepare(torchvisions(image)[None], CARD, "random")[0])
+        changed += not torch.equal(got, prepare(image[None], CARD, "random")[0])
+    assert changed > 10  # AutoAugment leaves some as they are
 
 
 def test_cutout_removes_a_square_about_any_centre() -> None:
