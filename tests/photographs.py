@@ -39,7 +39,8 @@ def estimate_statistics(model: nn.Module, images: Tensor) -> None:
 def conversion_errors(model: nn.Module, images: Tensor, T: int) -> tuple[float, float]:
     """‖SNN − ANN‖ / ‖ANN − its mean‖ of the outputs after T/8 and T steps, calibrated and measured on the same images.
 
-    An answer that is the same for all images is off by 1 or more, however close it is to all of them. Neither thresholds nor potentials depend on T here: the output after some steps is that of a network for so many.
+    An answer that is the same for all images is off by 1 or more, however close it is to all of them. Neither
+    thresholds nor potentials depend on T here: the output after some steps is that of a network for so many.
     """
     pipeline = Pipeline(threshold=MaxAct(per="channel"), rounding="potential")
     outputs, expected = spikecal.convert(model, images, T, pipeline).snn.run(images).outputs, model(images)

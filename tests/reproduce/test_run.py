@@ -220,6 +220,7 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
         (["lcp", "-T", "0"], "-T"),
         (["imagenet"], "give --model and --weights"),
         (["space", "--model", "nets.py:bare"], "give --data"),
+        (["space", "--model", "resnet20", "--data", "frob"], "unknown data 'frob'"),
         (["bn", "-T", "2", "--images", "2", "-o", "nets.py"], "cannot be made"),
     ],
 )

@@ -18,9 +18,10 @@ from spikecal.cli.main import main
 from spikecal.data.demo import load_demo
 from spikecal.data.prepare import prepare
 from spikecal.data.sources import load_data, subset
+from spikecal.reproduce.paper import paper_tables
 from spikecal.reproduce.render import markdown
 from spikecal.reproduce.sizes import PAPER, Sizes
-from spikecal.reproduce.summary import paper_tables, spread
+from spikecal.reproduce.summary import spread
 from spikecal.reproduce.tables import TABLES, find
 from spikecal.zoo.models import load_model
 
@@ -122,6 +123,29 @@ def test_space_is_exact(reproduce: Reproduce) -> None:
     assert rows[0]["mb"] == 20 * 4 / 2**20
 
 
+def test_space_is_counted_at_the_size_of_the_images(reproduce: Reproduce, folder: Path) -> None:
+    """Of a network that does not say its own."""
+    (folder / "nets.py").write_text((folder / "nets.py").read_text() + "\n\ndef bare():\n    return make()[0]\n")
+    rows = [reproduce("space", models=("nets.py:bare",))["networks"][0]["rows"]]
+    arrays = dict(np.load(folder / "images.npz"))
+    wider = {key: np.repeat(a, 2, axis=2) if key.startswith("x_") else a for key, a in arrays.items()}
+    np.savez(folder / "images.npz", **wider)
+    rows.append(reproduce("space", models=("nets.py:bare",))["networks"][0]["rows"])
+    assert [row["numbers"] for row in rows[0]] == [20, 8 * 144 + 8 * 25, 216 + 576 + 32]
+    assert [row["numbers"] for row in rows[1]] == [20, 2 * 8 * 144 + 8 * 5 * 11, 216 + 576 + 32]
+
+
+def test_pages_say_what_seeds_choose(reproduce: Reproduce) -> None:
+    all_serve = "Calibration: npz:images.npz has 60 training images and all serve for thresholds"
+    assert f"{all_serve}." in reproduce("bn", "-T", "2")["differences"]
+    assert f"{all_serve}." in reproduce("lcp", "-T", "2")["differences"]
+    drawn = "what each iteration of weights draws"
+    assert f"{all_serve}; seeds choose {drawn}." in reproduce("acp", "-T", "2")["differences"]
+    fewer = "16 for weights"
+    said = reproduce("acp", "-T", "2", "--weights-images", "16")["differences"]
+    assert f"{all_serve}; seeds choose {fewer}, and {drawn}." in said
+
+
 def test_imagenet_from_a_folder_of_class_folders(reproduce: Reproduce, folder: Path) -> None:
     for split in ("train", "test"):
         images, labels = load_demo(split)
@@ -145,25 +169,30 @@ def test_the_paper_beside_ours_only_where_the_setting_is_the_same(reproduce: Rep
 
 def test_the_papers_own_network_has_its_figures_beside_it() -> None:
     """On what a cell would be, without the hours of measuring it."""
+    from spikecal.reproduce.differences import _of_anns
     from spikecal.reproduce.run import Plan
     from spikecal.reproduce.subjects import Subject
     from spikecal.reproduce.summary import _with_paper
     from spikecal.zoo.models import build_model
 
     table = find("cifar")
-    for spec, data, expected in (
-        ("resnet20-wide", "cifar10", [75.07, 0.88]),
-        ("vgg16", "demo", [71.53, 3.19]),
-        ("vgg16", "cifar100", [30.12, 2.37]),
-        ("resnet20", "cifar10", None),
-        ("vgg16", "npz:x", None),
+    for spec, data, expected, theirs in (
+        ("resnet20-wide", "cifar10", [75.07, 0.88], "ResNet-20 (64-128-256) has 96.72"),
+        ("vgg16", "demo", [71.53, 3.19], "VGG-16 has 95.60"),
+        ("vgg16", "cifar100", [30.12, 2.37], "VGG-16 has 77.93"),
+        ("resnet20", "cifar10", None, None),
+        ("vgg16", "npz:x", None, None),
     ):
         network, card = build_model(spec)
         subject = Subject(spec, network, card, True, data)
         rows = [{"method": "Baseline + LCP", "columns": {"4": {}, "5": {}}}]
-        found = _with_paper(Plan(table, Sizes(), (4, 5), {spec: subject}, []), subject, rows)
+        plan = Plan(table, Sizes(), (4, 5), {spec: subject}, [])
+        found = _with_paper(plan, subject, rows)
         assert found[0]["columns"]["4"].get("paper") == expected
         assert "paper" not in found[0]["columns"]["5"]
+        ours = {"model": spec, "bn": True, "ann": [{"accuracy": 87.7, "images": 1000}]}
+        said = [f"ANN: {spec} has 87.70 % on 1,000 images; the paper's {theirs} %."] if theirs else []
+        assert _of_anns(plan, [ours]) == said
 
 
 def test_the_command_is_on_the_page_without_the_places_of_files(reproduce: Reproduce, folder: Path) -> None:

@@ -69,6 +69,8 @@ class Cell:
         if self.pipeline is not None and self.T:
             facts |= {"pipeline": self.pipeline.to_dict(), "T": self.T, "seed": self.seed}
             facts |= {"train": subject.calibration_print(self.source)}
+        if self.kind == "space" and isinstance(subject, Subject):
+            facts |= {"shape": list(subject.example(1).shape)}
         if self.kind == "time":
             facts |= {"machine": machine()}
         return facts
