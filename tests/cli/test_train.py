@@ -243,8 +243,11 @@ def test_images_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
     code, out, err = run(*call, "-o", "w.safetensors")
     assert code == 0, err
     assert "% of 19 test images" in out
-    assert "1 of the images cannot be read and were left out:" in err
-    assert "00.png" in err
+    assert "2 of the images cannot be read and were left out:" in err
+    listed = [line for line in err.splitlines() if line.startswith("  ")]
+    assert [next(part for part in ("train", "test") if f"/{part}/" in line) for line in listed] == ["train", "test"]
+    trained_on = json.loads(Path("w.safetensors.json").read_text())["training"]
+    assert (trained_on["images"], trained_on["unreadable"]) == (20, 1)
     code, out, err = run(*call, "-o", "s.safetensors", "--strict")
     assert (code, out) == (2, "")
     assert re.search(r"folder:set: 1 unreadable: \S*test\S*00\.png \(.*\); without --strict it goes on$", err.strip())

@@ -99,7 +99,7 @@ def train(
 
     from spikecal.analysis.evaluate import accuracy
     from spikecal.calibration.workdir import data_fingerprint
-    from spikecal.data.images import unreadable
+    from spikecal.data.images import all_unreadable
     from spikecal.data.prepare import Loader
     from spikecal.data.sources import load_data
     from spikecal.errors import refuse_unreadable
@@ -122,7 +122,7 @@ def train(
     unseen = data_fingerprint(test) != data_fingerprint(images)  # some sources have one set of images for both
     measured = Loader(test if unseen else used, card, BATCH)
     if strict and unseen:  # they are measured last, and an hour of reading is less than a training in vain
-        refuse_unreadable(test.name, {e.file: e.reason for e in unreadable(test, range(len(test))).values()})
+        refuse_unreadable(test.name, all_unreadable(test))
     with bars(json) as progress:
         trained = loop.train(
             network,
@@ -146,22 +146,24 @@ def train(
         "images": len(measured.labels) - len(measured.unreadable),
         "share": share,
     }
+    replaced = {} if strict else all_unreadable(used)
+    left_out = {**replaced, **measured.unreadable}
     facts: dict[str, Any] = {
         "model": model,
         "file": output.name,
         "weights": dtype,
         "accuracy": found,
         "validation": held_out and {"images": len(held_out), "share": accuracy(stored, Loader(held_out, card, BATCH))},
-        "training": training_facts(settings, name, used),
+        "training": {**training_facts(settings, name, used), **({"unreadable": len(replaced)} if replaced else {})},
         **_circumstances(home, trained.seconds),
     }
     write_card(output.with_name(output.name + ".json"), facts)
     if json:
-        left_out = options.unreadable_facts(measured.unreadable)
         history = [vars(record) for record in trained.history]
-        show_json({**facts, "file": str(output), "history": history, "unreadable": left_out})
+        unread = options.unreadable_facts(left_out)
+        show_json({**facts, "file": str(output), "history": history, "unreadable": unread})
         return
-    options.tell_unreadable(measured.unreadable)
+    options.tell_unreadable(left_out)
     took = "" if trained.seconds is None else f", {duration(trained.seconds)}"
     typer.echo(
         f"{output}: {size(output.stat().st_size)}, {dtype}, {percent(found['share'])} % of {found['images']:,} "

@@ -124,6 +124,11 @@ def unreadable(data: Data, indices: Sequence[int]) -> dict[int, UnreadableImage]
     return {index: x for index, x in zip(indices, found, strict=True) if isinstance(x, UnreadableImage)}
 
 
+def all_unreadable(data: Data) -> Unreadable:
+    """Which files of a set cannot be read, and why; each is read to know."""
+    return {error.file: error.reason for error in unreadable(data, range(len(data))).values()}
+
+
 def none_readable(name: str, faults: Unreadable) -> DataError:
     file, reason = next(iter(faults.items()))
     which = "its only image cannot" if len(faults) == 1 else f"none of the {len(faults):,} images can"
