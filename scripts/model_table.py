@@ -98,10 +98,9 @@ def look(spec: str) -> dict[str, Any]:
         model, card = build_model(spec)
         height, width = card.size or (224, 224)
         graph = with_joints(lower(model, (torch.randn(2, 3, height, width),)))
-    except ConversionError as error:
-        return {"converts": False, "layer": error.layer, "found": error.found, "others": len(error.others)}
     except SpikecalError as error:
-        return {"converts": False, "layer": spec, "found": str(error).splitlines()[0], "others": 0}
+        others = len(error.others) if isinstance(error, ConversionError) else 0
+        return {"converts": False, "said": str(error).splitlines()[0], "others": others}
     return {
         "converts": True,
         "input": [height, width],
@@ -131,7 +130,7 @@ def table(facts: dict[str, Any]) -> str:
             lines.append(f"| `{spec}` | {found['parameters'] / 1e6:.1f} | {told} |")
         else:
             more = f" (and {found['others']} more)" if found["others"] else ""
-            told = f"{found['layer']}: {found['found']}{more}".replace("|", "\\|")
+            told = f"{found['said']}{more}".replace("|", "\\|")
             lines.append(f"| `{spec}` | | refused: {told} |")
     return "\n".join(lines) + "\n"
 

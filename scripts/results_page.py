@@ -98,7 +98,17 @@ def _samples(rows: dict[str, dict[str, float]]) -> str:
     return grid(["accuracy %", *titles], [[name, *shown] for name, shown in lines.items()])
 
 
-PARTS = {"thresholds": _ways, "bias": _samples}
+def _learned(rows: dict[str, dict[str, float]]) -> str:
+    """What calibration does to the images it is done on, and to others."""
+    lines = []
+    for row, found in rows.items():
+        right = [f"{100 * found[key]:.1f}" for key in ("seen_right", "right")]
+        lines.append([*row.split(": "), *right, *(f"{found[key]:.3f}" for key in ("seen_error", "error"))])
+    columns = ["accuracy %, calibrated images", "other images", "error, calibrated images", "other images"]
+    return grid(["network", "calibrated", *columns], lines)
+
+
+PARTS = {"thresholds": _ways, "bias": _samples, "weights": _learned}
 
 
 def panels(results: Path) -> dict[str, tuple[Means, float]]:

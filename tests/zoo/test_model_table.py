@@ -3,19 +3,32 @@
 import importlib.util
 import json
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "model_table.py"
 
 
-def test_writes_what_converts_and_what_is_refused_and_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
     spec = importlib.util.spec_from_file_location("model_table", SCRIPT)
     assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_says_what_was_found(script: ModuleType) -> None:
+    docs = SCRIPT.parents[1] / "docs"
+    facts, page = json.loads((docs / "models.json").read_text()), (docs / "models.md").read_text()
+    assert f"{script.START}\n\n{script.table(facts)}\n{script.END}" in page
+    assert list(facts["models"]) == [f"{package}:{name}" for package, of in script.NAMES.items() for name in of.split()]
+
+
+def test_writes_what_converts_and_what_is_refused_and_goes_on(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = tmp_path / "models.md"
     page.write_text(f"before\n{script.START}\nold\n{script.END}\nafter\n")
     names = ["timm:test_resnet", "pytorchcv:seresnet10"]
@@ -31,5 +44,5 @@ def test_writes_what_converts_and_what_is_refused_and_goes_on(
     assert text.startswith(f"before\n{script.START}\n") and text.endswith(f"{script.END}\nafter\n")
     assert "1 of these 2 convert" in text
     assert "| `timm:test_resnet` | 0.5 | converts: 13 stages at 160×160 |" in text
-    assert "refused: features.stage1.unit1.se.sigmoid: Sigmoid (and 7 more)" in text
+    assert "refused: features.stage1.unit1.se.sigmoid: Sigmoid; " in text and "(and 7 more) |" in text
     assert "old" not in text
