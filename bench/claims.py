@@ -23,7 +23,7 @@ import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from spikecal.data.sources import load_data
 from spikecal.files import write_whole
 from spikecal.graph.ops import Spike
 from spikecal.reproduce.cells import machine
+from spikecal.reproduce.sizes import FEW_ITERATIONS, Sizes
 from spikecal.reproduce.tables import THRESHOLDS
 from spikecal.snn.execute import current, shapes_of
 from spikecal.snn.functional import clip_round
@@ -53,9 +54,9 @@ NETWORKS = ("resnet20-nobn", "resnet20")
 CORRECTED = 512  # images
 CLASSES, COUNTS, SEEDS, CLASSES_T = (1, 3, 10), (32, 256), 5, 8
 KINDS = ("Percentile 99.99 %", "MMSE", "MMSE*")
-FEW, MANY, WEIGHTS_T = 256, CALIBRATION, 4
-LEARNED = spikecal.Weights(iterations=500, batch=16, images=MANY, optimiser="adam", lr=1e-3)  # as reproduce's defaults
-SLOWLY = replace(LEARNED, lr=1e-4)
+FEW, MANY, WEIGHTS_T = Sizes.weights, CALIBRATION, 4
+LEARNED = spikecal.Weights(iterations=Sizes.iterations, batch=Sizes.batch, images=MANY, **FEW_ITERATIONS)
+SLOWLY = replace(LEARNED, lr=LEARNED.lr / 10)
 CALIBRATED: dict[str, tuple[int, tuple[Calibrator, ...]]] = {
     "nothing": (FEW, ()),
     "bias (LCP)": (FEW, (spikecal.Bias(images=FEW),)),
@@ -82,7 +83,7 @@ class Rows:
             write_whole(RESULT, json.dumps({**self.found, **settings}, indent=1) + "\n")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Subject:
     """A network, the images that it can be calibrated on and the others, as it takes them, with the labels of both."""
 
@@ -136,7 +137,7 @@ def threshold(one: Subject, T: int, kind: Threshold) -> dict[str, float]:
 def learned(one: Subject, count: int, calibrators: tuple[Calibrator, ...]) -> dict[str, float]:
     """Shares of right answers and errors, on the images that were calibrated on and on the others."""
     pipeline, found = spikecal.Pipeline(sweeps=(calibrators,)), {}
-    with given_thresholds(thresholds(one.model, one.seen[:CALIBRATION], WEIGHTS_T)):
+    with given_thresholds(thetas(one, WEIGHTS_T)):
         snn = spikecal.convert(one.model, one.seen[:count], T=WEIGHTS_T, pipeline=pipeline, records=False).snn
     parts = {"seen_": (one.seen[:count], one.seen_labels[:count]), "": (one.tested, one.labels)}
     for prefix, (images, labels) in parts.items():
@@ -149,13 +150,18 @@ def learned(one: Subject, count: int, calibrators: tuple[Calibrator, ...]) -> di
 def few_classes(one: Subject, count: int, classes: int) -> dict[str, float]:
     """Mean and deviation of the share of right answers, over samples of some classes that the bias is calibrated on."""
     light, right = spikecal.LCP.changed(spikecal.Bias, images=count), []
-    thetas = thresholds(one.model, one.seen[:CALIBRATION], CLASSES_T)
     for seed in range(SEEDS):
         chosen = _of_classes(one.seen_labels, classes, seed)[:count]
-        with given_thresholds(thetas):
+        with given_thresholds(thetas(one, CLASSES_T)):
             snn = spikecal.convert(one.model, one.seen[chosen], T=CLASSES_T, pipeline=light, records=False).snn
         right.append(share(outputs(snn, one.tested), one.labels))
     return {"accuracy": statistics.fmean(right), "deviation": statistics.stdev(right)}
+
+
+@cache
+def thetas(one: Subject, T: int) -> list[Tensor]:
+    """Thresholds of 1,024 images, which all rows of a network share."""
+    return thresholds(one.model, one.seen[:CALIBRATION], T)
 
 
 def _of_classes(labels: Tensor, classes: int, seed: int) -> Tensor:

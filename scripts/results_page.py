@@ -37,15 +37,15 @@ def filled(page: str, results: Path) -> str:
 
     def block(match: re.Match[str]) -> str:
         kind, names = match[1], match[2].split()
-        if kind == "why":
-            text = PARTS[match[2]](json.loads(WHY.read_text())[match[2]]) + "\n"
-            return f"<!-- {kind} {match[2]} -->\n\n{text}\n<!-- end -->\n"
+        text = _why(match[2]) if kind == "why" else tables(kind, names)
+        return f"<!-- {kind} {match[2]} -->\n\n{text}\n<!-- end -->\n"
+
+    def tables(kind: str, names: list[str]) -> str:
         found = {name: _load(results / f"{name}.json") for name in names}
         missing = [f"*{name}: not measured yet.*\n" for name, summary in found.items() if summary is None]
         there = {name: summary for name, summary in found.items() if summary is not None}
         parts = [_figures(name, s) for name, s in there.items()] if kind == "figures" else [_claims(there)]
-        text = "\n".join(part for part in (*parts, *missing) if part)
-        return f"<!-- {kind} {match[2]} -->\n\n{text}\n<!-- end -->\n"
+        return "\n".join(part for part in (*parts, *missing) if part)
 
     return BLOCK.sub(block, page)
 
@@ -72,6 +72,10 @@ def _claims(found: dict[str, dict[str, Any]]) -> str:
     if not rows:
         return ""
     return grid(["claim", "network", "table", "points"], [[*key, ", ".join(said)] for key, said in rows.items()]) + "\n"
+
+
+def _why(part: str) -> str:
+    return PARTS[part](json.loads(WHY.read_text())[part]) + "\n"
 
 
 def _ways(rows: dict[str, dict[str, float]]) -> str:

@@ -1,24 +1,18 @@
 """docs/results.md says what the committed results say."""
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from scripts import ROOT, load_script
 from spikecal.reproduce.render import markdown
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("results_page", ROOT / "scripts" / "results_page.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("results_page")
 
 
 def test_the_page_has_the_committed_figures(script: ModuleType) -> None:

@@ -1,26 +1,21 @@
 """The script behind the table in docs/models.md, on two small networks."""
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "model_table.py"
+from scripts import ROOT, load_script
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("model_table", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("model_table")
 
 
 def test_the_page_says_what_was_found(script: ModuleType) -> None:
-    docs = SCRIPT.parents[1] / "docs"
+    docs = ROOT / "docs"
     facts, page = json.loads((docs / "models.json").read_text()), (docs / "models.md").read_text()
     assert f"{script.START}\n\n{script.table(facts)}\n{script.END}" in page
     assert list(facts["models"]) == [f"{package}:{name}" for package, of in script.NAMES.items() for name in of.split()]

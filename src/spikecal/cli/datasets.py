@@ -108,8 +108,7 @@ def check(
     json: Json = False,
 ) -> None:
     """Read every image of a set; count the classes, and list what cannot be read."""
-    from spikecal.data.images import Data, none_readable
-    from spikecal.data.images import unreadable as read
+    from spikecal.data.images import Data, none_readable, unreadable_files
     from spikecal.data.sources import load_data
     from spikecal.detection.sources import KINDS, load_boxes
 
@@ -120,8 +119,7 @@ def check(
         if progress is not None:
             progress.phase(f"reading {data}", -(-len(found) // BATCH))
         for start in range(0, len(found), BATCH):
-            faults = read(found, range(start, min(start + BATCH, len(found))))
-            unreadable |= {error.file: error.reason for error in faults.values()}
+            unreadable |= unreadable_files(found, range(start, min(start + BATCH, len(found))))
             if progress is not None:
                 progress.advance()
     if len(unreadable) == len(found):

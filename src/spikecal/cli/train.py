@@ -99,7 +99,7 @@ def train(
 
     from spikecal.analysis.evaluate import accuracy
     from spikecal.calibration.workdir import data_fingerprint
-    from spikecal.data.images import all_unreadable
+    from spikecal.data.images import unreadable_files
     from spikecal.data.prepare import Loader
     from spikecal.data.sources import load_data
     from spikecal.errors import refuse_unreadable
@@ -122,7 +122,7 @@ def train(
     unseen = data_fingerprint(test) != data_fingerprint(images)  # some sources have one set of images for both
     measured = Loader(test if unseen else used, card, BATCH)
     if strict and unseen:  # they are measured last, and an hour of reading is less than a training in vain
-        refuse_unreadable(test.name, all_unreadable(test))
+        refuse_unreadable(test.name, unreadable_files(test))
     with bars(json) as progress:
         trained = loop.train(
             network,
@@ -146,7 +146,7 @@ def train(
         "images": len(measured.labels) - len(measured.unreadable),
         "share": share,
     }
-    replaced = {} if strict else all_unreadable(used)
+    replaced = {} if strict else unreadable_files(used)  # a resumed training has not come by all of them
     left_out = {**replaced, **measured.unreadable}
     facts: dict[str, Any] = {
         "model": model,

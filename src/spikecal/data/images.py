@@ -124,9 +124,10 @@ def unreadable(data: Data, indices: Sequence[int]) -> dict[int, UnreadableImage]
     return {index: x for index, x in zip(indices, found, strict=True) if isinstance(x, UnreadableImage)}
 
 
-def all_unreadable(data: Data) -> Unreadable:
-    """Which files of a set cannot be read, and why; each is read to know."""
-    return {error.file: error.reason for error in unreadable(data, range(len(data))).values()}
+def unreadable_files(data: Data, indices: Sequence[int] | None = None) -> Unreadable:
+    """Which files, of these images or of all, cannot be read, and why; each is read to know."""
+    faults = unreadable(data, range(len(data)) if indices is None else indices)
+    return {error.file: error.reason for error in faults.values()}
 
 
 def none_readable(name: str, faults: Unreadable) -> DataError:

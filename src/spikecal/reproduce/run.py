@@ -135,9 +135,16 @@ def make_plan(
         if (spec, data) not in loaded and table.kind == "detection":
             loaded[spec, data] = load_detector_subject(spec, weights.get(spec), data, strict)
         elif (spec, data) not in loaded:
-            needed = {"images": data is not None or table.kind != "space", "trained": table.measures}
-            sized = {"whole": sizes.images is None, "strict": strict}
-            loaded[spec, data] = load_subject(spec, weights.get(spec), data, root, **needed, **sized)
+            loaded[spec, data] = load_subject(
+                spec,
+                weights.get(spec),
+                data,
+                root,
+                images=data is not None or table.kind != "space",
+                whole=sizes.images is None,
+                trained=table.measures,
+                strict=strict,
+            )
     subjects = {spec: loaded[spec, data] for spec in chosen}
     if table.sources:
         table = _with_sources(table, list(subjects.values()), wanted or Wanted(), root)
