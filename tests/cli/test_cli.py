@@ -74,6 +74,10 @@ def net(tmp_path: Path) -> str:
         (["convert", "resnet20", "--data", "cifar10", "-o", "x.snn"], "spikecal datasets get cifar10"),
         (["convert", "resnet20", "--data", "folder:none", "-o", "x.snn"], "no folder none"),
         (["convert", "resnet20", "--weights", "none.pt", "-o", "x.snn"], "no weights file none.pt"),
+        (["convert", "resnet20", "--weights", ".", "-o", "x.snn"], "is a folder: give the checkpoint in it"),
+        (["convert", "torchvision:rsnet18", "-o", "x.snn"], "no model 'rsnet18'; it has resnet18"),
+        (["convert", "timm:resnt50", "-o", "x.snn"], "no model 'resnt50'; it has resnet50"),
+        (["convert", "pytorchcv:resnt20_cifar10", "-o", "x.snn"], "it has resnet20_cifar10"),
         (["convert", "resnet20", "-o", "none/x.snn"], "no folder"),
         (["convert", "resnet20", "-o", "."], "is a folder"),
         (["convert", "resnet20", "-o", "net.snn", "--seed", "99999999999999999999999"], "--seed"),
@@ -82,6 +86,7 @@ def net(tmp_path: Path) -> str:
         (["check", "none.py:make"], "no file none.py"),
         (["check", "resnet20", "--pipeline", "frob"], "frob"),
         (["datasets", "get", "frob"], "no set 'frob'"),
+        (["datasets", "check", "npz:none.npz"], "there is no file none.npz"),
     ],
 )
 def test_bad_calls(run: Run, arguments: list[str], reason: str) -> None:
@@ -126,12 +131,25 @@ class TestDatasets:
         assert "there already" in run("datasets", "get", "demo")[1]
         fails(run("datasets", "get", "imagenet"), "image-net.org")
 
+    def test_what_cannot_be_fetched_leaves_no_folder(
+        self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # where nothing listens
+        fails(run("datasets", "get", "cifar100", "--data-root", tmp_path / "new"), "CIFAR-100 cannot be fetched")
+        assert not (tmp_path / "new").exists()
+
+    def test_check_says_how_far_floats_reach(self, run: Run, tmp_path: Path) -> None:
+        np.savez(tmp_path / "images.npz", images=np.linspace(-2, 2.5, 4 * 3 * 8 * 8, dtype="f").reshape(4, 3, 8, 8))
+        assert "4 images, no labels, floats from -2 to 2.5\n" in run("datasets", "check", "npz:images.npz")[1]
+        assert json.loads(run("datasets", "check", "npz:images.npz", "--json")[1])["range"] == [-2.0, 2.5]
+        assert json.loads(run("datasets", "check", "demo", "--json")[1])["range"] is None
+
     def test_check_counts_and_lists(self, run: Run, tmp_path: Path) -> None:
         damaged_folder(tmp_path / "pictures")
         code, out, err = run("datasets", "check", "folder:pictures")
         assert code == 0
         assert "10 images, 4 classes" in out
-        assert "2 of the images cannot be read" in err
+        assert "2 of the images cannot be read:" in err
         assert "b.png: not an image" in err
         code, out, _ = run("datasets", "check", "folder:pictures", "--json")
         found = json.loads(out)

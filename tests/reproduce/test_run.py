@@ -163,6 +163,9 @@ def test_bn_is_judged_by_what_is_lost_of_networks_that_belong_together() -> None
     # 2 points more: the four shares it comes from are known to 2.4
     close = network("net", True, 60, a=46), network("net-nobn", False, 60, a=48)
     assert judged("bn", claim, *close) == {"net, net-nobn": "level"}
+    # 12 points more, of seeds that differ by 13
+    wide = network("net", True, 60, std=13.0, a=40), network("net-nobn", False, 60, a=52)
+    assert judged("bn", claim, *wide) == {"net, net-nobn": "level"}
 
 
 @pytest.mark.usefixtures("folder")

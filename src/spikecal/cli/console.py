@@ -4,9 +4,12 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def show_json(value: Any) -> None:
@@ -17,7 +20,6 @@ def show_json(value: Any) -> None:
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str | None = None) -> None:
     """A table; a column whose name begins with `>` is set flush right."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -26,12 +28,28 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
         table.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
+    console = _console()
     if title:
         console.print(title, style="bold")
     console.print(table)
     if caption:
         console.print(caption, style="dim")
+
+
+def show_markdown(title: str, text: str) -> None:
+    """A part of a page, its lists and tables drawn."""
+    from rich.markdown import Markdown
+
+    console = _console()
+    console.print(title, style="bold")
+    console.print(Markdown(text))
+    console.print()
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
 
 
 class Bars:

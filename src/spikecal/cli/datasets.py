@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from spikecal.data.download import Report
+    from spikecal.data.images import Images
     from spikecal.data.known import KnownSet
 
 BATCH = 64
@@ -90,8 +91,15 @@ def get(
         return
     if known.fetch is None:
         raise DataError(f"{name} is not in {root} and cannot be fetched: {known.how}")
-    with _download_bar(name) as report:
-        known.fetch(root, report)
+    new = not root.exists()
+    try:
+        with _download_bar(name) as report:
+            known.fetch(root, report)
+    except DataError:
+        if new:
+            with suppress(OSError):  # there is something in it to go on with
+                root.rmdir()
+        raise
     copy = known.find(root)
     if copy is None or copy.images is None:
         raise DataError(f"{name} was fetched and is not in {root}: another program removed it")
@@ -124,7 +132,7 @@ def check(
                 progress.advance()
     if len(unreadable) == len(found):
         raise none_readable(data, unreadable)
-    labels = found.labels
+    labels, reach = found.labels, _reach(found.images)
     classes = len(boxes.classes) if boxes is not None else None if labels is None else int(labels.unique().numel())
     if json:
         facts = {"data": data, "split": split, "images": len(found) - len(unreadable), "classes": classes}
@@ -133,15 +141,25 @@ def check(
             if boxes is None
             else {"boxes": sum(len(t.boxes) for t in boxes.targets), "faults": boxes.faults.to_dict()}
         )
-        show_json({**facts, **known, "unreadable": unreadable_facts(unreadable)})
+        show_json({**facts, **known, "range": reach, "unreadable": unreadable_facts(unreadable)})
     else:
         of = "no labels" if classes is None else f"{classes:,} class{'es' if classes > 1 else ''}"
-        typer.echo(f"{data}, {split}: {len(found) - len(unreadable):,} images, {of}")
+        floating = "" if reach is None else f", floats from {reach[0]:g} to {reach[1]:g}"
+        typer.echo(f"{data}, {split}: {len(found) - len(unreadable):,} images, {of}{floating}")
         for sentence in [] if boxes is None else boxes.faults.sentences():
             typer.echo(sentence, err=True)
-        tell_unreadable(unreadable)
+        tell_unreadable(unreadable, and_so="")
     if strict:
         refuse_unreadable(data, unreadable if boxes is None else {**boxes.faults.left_out, **unreadable})
+
+
+def _reach(images: "Images") -> list[float] | None:
+    """Least and greatest value of floats: whether they are normalised decides what a network makes of them."""
+    from torch import Tensor
+
+    if not isinstance(images, Tensor) or not images.is_floating_point():
+        return None
+    return [round(float(value), 4) for value in images.aminmax()]
 
 
 @contextmanager

@@ -96,11 +96,11 @@ def chosen_data(name: str | None, card: "Card", split: str, root: Path | None, *
     return load_data(name, split, root)
 
 
-def tell_unreadable(unreadable: "Unreadable") -> None:
-    """Count and list, on standard error, the images that were left out."""
+def tell_unreadable(unreadable: "Unreadable", and_so: str = " and were left out") -> None:
+    """Count and list, on standard error, the images that cannot be read, and say what was done about them."""
     if not unreadable:
         return
-    typer.echo(f"{len(unreadable):,} of the images cannot be read and were left out:", err=True)
+    typer.echo(f"{len(unreadable):,} of the images cannot be read{and_so}:", err=True)
     for file, reason in list(unreadable.items())[:SCREENFUL]:
         typer.echo(f"  {file}: {reason}", err=True)
     if len(unreadable) > SCREENFUL:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spikecal.cli import options
-from spikecal.cli.console import bars, duration, show_json, show_table
+from spikecal.cli.console import bars, duration, show_json, show_markdown, show_table
 from spikecal.errors import ConfigError, SpikecalError
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def reproduce(
         columns, rows = measured(summary, network)
         show_table(heading(network), (columns[0], *(f">{column}" for column in columns[1:])), rows)
     for title, text in sections(summary).items():
-        typer.echo(f"{title}\n\n{text}\n")
+        show_markdown(title, text)
     typer.echo(f"{files[0]} and {files[1]}")
 
 

@@ -8,7 +8,7 @@ import typer
 
 from spikecal.cli import options
 from spikecal.cli.console import bars, duration, percent, show_json, size
-from spikecal.errors import ConfigError
+from spikecal.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import torch
@@ -112,6 +112,8 @@ def train(
     home = _device(device)
     network, card = build_model(model)
     images, test = (load_data(data, split, data_root) for split in ("train", "test"))
+    if images.labels is None:
+        raise DataError(f"{data} has no labels: training needs them")
     side = min(card.size or images.images[0].shape[-2:])
     name, settings = configured(recipe, config, paper_recipe(side, has_bn(network)), changes)
     typer.echo(_announced(model, name, settings, recipe is None and config is None, has_bn(network)), err=True)
@@ -141,18 +143,17 @@ def train(
     dtype = export_weights(network, output, used if half else None, card, settings.seed)
     stored, _ = load_model(model, output)
     share = accuracy(stored.to(home), measured)
-    found: dict[str, Any] = {
-        "split": "test" if unseen else "train",
-        "images": len(measured.labels) - len(measured.unreadable),
-        "share": share,
-    }
     replaced = {} if strict else unreadable_files(used)  # a resumed training has not come by all of them
     left_out = {**replaced, **measured.unreadable}
     facts: dict[str, Any] = {
         "model": model,
         "file": output.name,
         "weights": dtype,
-        "accuracy": found,
+        "accuracy": {
+            "split": "test" if unseen else "train",
+            "images": len(measured.labels) - len(measured.unreadable),
+            "share": share,
+        },
         "validation": held_out and {"images": len(held_out), "share": accuracy(stored, Loader(held_out, card, BATCH))},
         "training": {**training_facts(settings, name, used), **({"unreadable": len(replaced)} if replaced else {})},
         **_circumstances(home, trained.seconds),
@@ -164,10 +165,16 @@ def train(
         show_json({**facts, "file": str(output), "history": history, "unreadable": unread})
         return
     options.tell_unreadable(left_out)
-    took = "" if trained.seconds is None else f", {duration(trained.seconds)}"
+    _tell(output, facts)
+
+
+def _tell(output: Path, facts: dict[str, Any]) -> None:
+    """The file and what its card says, in one line."""
+    found, seconds = facts["accuracy"], facts["seconds"]
+    took = "" if seconds is None else f", {duration(seconds)}"
     typer.echo(
-        f"{output}: {size(output.stat().st_size)}, {dtype}, {percent(found['share'])} % of {found['images']:,} "
-        f"{found['split']} images{took}"
+        f"{output}: {size(output.stat().st_size)}, {facts['weights']}, {percent(found['share'])} % of "
+        f"{found['images']:,} {found['split']} images{took}"
     )
 
 

@@ -19,6 +19,8 @@ from spikecal.memory import free_memory
 
 def load_npz(spec: str, path: Path, split: str) -> Data:
     """Keys `x_train` and `y_train` (or `_test`), `images` and `labels`, or `x` and `y`; or what `distill` wrote."""
+    if not path.exists():
+        raise DataError(f"{spec}: there is no file {path}")
     names = ((f"x_{split}", f"y_{split}"), ("images", "labels"), ("x", "y"))
     try:
         with path.open("rb") as file:

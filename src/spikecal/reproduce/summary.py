@@ -144,13 +144,14 @@ def _pairs(networks: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dic
 
 def _bn_claim(claim: Claim, plain: dict[str, Any], with_bn: dict[str, Any], T: int) -> dict[str, Any]:
     """The network with BN keeps less of its ANN's accuracy than the one without."""
-    lost, noise = [], []
-    for network in (with_bn, plain):
-        column = network["rows"][0]["columns"][str(T)]
+    columns = [network["rows"][0]["columns"][str(T)] for network in (with_bn, plain)]
+    lost, errors = [], []
+    for network, column in zip((with_bn, plain), columns, strict=True):
         ann = next(a["accuracy"] for a in network["ann"] if a["images"] == column["images"])
         lost.append(ann - column["mean"])
-        noise.append(_standard_error(ann, column["mean"], column["images"]))
-    return _verdict(claim, f"{with_bn['model']}, {plain['model']}", T, lost[0], lost[1], math.hypot(*noise))
+        errors.append(_standard_error(ann, column["mean"], column["images"]))
+    noise = max(math.hypot(*errors), _spread_of(*columns))
+    return _verdict(claim, f"{with_bn['model']}, {plain['model']}", T, lost[0], lost[1], noise)
 
 
 def _near_claim(claim: Claim, network: dict[str, Any]) -> dict[str, Any]:

@@ -226,7 +226,7 @@ def _with_weights(spec: str, path: Path) -> nn.Module:
     if not counted:
         raise FileError(f"{path} is not a checkpoint of a RetinaNet or Faster R-CNN, such as {spec}")
     model = build_detector(spec, counted[0])
-    put_weights(model, given, path)
+    put_weights(model, given, path, spec)
     return model.eval()
 
 

@@ -97,7 +97,7 @@ def load_model(spec: str, weights: Path | None = None) -> tuple[nn.Module, Card]
         state = read_weights(weights)
         if spec in ZOO and (classes := outputs(model, state)) not in (None, ZOO[spec].classes):
             model, card = build_model(spec, classes)
-        put_weights(model, state, weights)
+        put_weights(model, state, weights, spec)
     elif card.weights is not None:
         with resources.as_file(resources.files("spikecal") / "demo" / card.weights) as path:
             load_weights(model, path)

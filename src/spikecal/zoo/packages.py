@@ -1,8 +1,9 @@
 """Models of torchvision, timm and pytorchcv by name, with their own weights where these can be had."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -62,7 +63,7 @@ def _torchvision_weights(spec: str, name: str) -> tuple[Any, str, Any]:
     models = _package("torchvision.models", spec)
     name, _, tag = name.partition(".")
     if name not in models.list_models():
-        raise ConfigError(f"torchvision has no model {name!r}")
+        raise _unknown(spec, models.list_models())
     known = {entry.name: entry for entry in models.get_model_weights(name)}
     if tag and tag not in known:
         raise ConfigError(f"torchvision has no weights {tag!r} for {name}: there are {', '.join(known) or 'none'}")
@@ -113,7 +114,7 @@ def _load_timm(spec: str, name: str) -> Made:
 def _timm(spec: str, name: str) -> Any:
     timm = _package("timm", spec)
     if not timm.is_model(name):
-        raise ConfigError(f"timm has no model {name!r}")
+        raise _unknown(spec, timm.list_models())
     return timm
 
 
@@ -131,17 +132,23 @@ def _timm_card(spec: str, model: Any) -> Card:
 
 
 def _build_pytorchcv(spec: str, name: str) -> Made:
-    provider = _package("pytorchcv.model_provider", spec)
+    provider = _pytorchcv(spec, name)
     model: nn.Module = call(spec, lambda: provider.get_model(name, pretrained=False))
     return model.eval(), _pytorchcv_card(spec, name, model)
 
 
 def _load_pytorchcv(spec: str, name: str) -> Made:
-    provider = _package("pytorchcv.model_provider", spec)
-    call(spec, lambda: provider.get_model(name, pretrained=False))  # an unknown name is told apart from no weights
+    provider = _pytorchcv(spec, name)
     path = _fetched(spec, lambda: from_pytorchcv(name.lower()))
     model = _loaded(spec, path, lambda: provider.get_model(name, pretrained=True))
     return model.eval(), _pytorchcv_card(spec, name, model)
+
+
+def _pytorchcv(spec: str, name: str) -> Any:
+    provider: Any = _package("pytorchcv.model_provider", spec)
+    if name.lower() not in provider._models:
+        raise _unknown(spec, provider._models)
+    return provider
 
 
 def _pytorchcv_card(spec: str, name: str, model: Any) -> Card:
@@ -157,6 +164,13 @@ PACKAGES: dict[str, Package] = {
     "timm": Package(_build_timm, _load_timm),
     "pytorchcv": Package(_build_pytorchcv, _load_pytorchcv),
 }
+
+
+def _unknown(spec: str, names: Iterable[str]) -> ConfigError:
+    """A name that the package does not have, with those it could be meant for."""
+    package, _, name = spec.partition(":")
+    close = get_close_matches(name.lower(), list(names), n=4)
+    return ConfigError(f"{package} has no model {name!r}" + (f"; it has {', '.join(close)}" if close else ""))
 
 
 def _fetched(spec: str, fetch: Callable[[], Path]) -> Path:

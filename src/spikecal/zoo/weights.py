@@ -31,6 +31,8 @@ SHOWN = 4
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Names and tensors of a checkpoint, its wrappers taken off."""
+    if path.is_dir():
+        raise FileError(f"{path} is a folder: give the checkpoint in it")
     if not path.is_file():
         raise FileError(f"there is no weights file {path}")
     if path.suffix == ".npz":
@@ -50,7 +52,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except NO_TORCH_FILE as error:
         words = "" if isinstance(error, LookupError) else str(error).strip()  # a key says nothing
         reason = (words.splitlines() or ["it is damaged"])[0]
-        raise FileError(f"{path} is not a torch checkpoint: {reason}") from error
+        raise FileError(f"{path} is not a torch checkpoint: {reason}; save model.state_dict() again") from error
     return _unprefixed(_unwrapped(loaded, path))
 
 
@@ -92,8 +94,8 @@ def outputs(model: nn.Module, state: Mapping[str, Tensor]) -> int | None:
     return None if weight is None else len(weight)
 
 
-def put_weights(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
-    """The same with what was read from `path`."""
+def put_weights(model: nn.Module, state: Mapping[str, Tensor], path: Path, name: str = "") -> None:
+    """The same with what was read from `path`, for the model of that name."""
     wanted = model.state_dict()
     given = _renamed(state, set(wanted))
     missing = [key for key in wanted if key not in given and not key.endswith(UNNEEDED)]
@@ -109,7 +111,7 @@ def put_weights(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> No
         if keys
     ]
     if faults:
-        raise FileError(f"{path} does not fit {type(model).__name__}: {'; '.join(faults)}")
+        raise FileError(f"{path} does not fit {name or type(model).__name__}: {'; '.join(faults)}")
     whole = OrderedDict((key, given.get(key, tensor)) for key, tensor in wanted.items())
     whole._metadata = wanted._metadata  # type: ignore[attr-defined]  # torchvision's MNASNet asks for its version
     model.load_state_dict(whole)
