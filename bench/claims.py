@@ -2,8 +2,8 @@
 
     python bench/claims.py [DIR] [MODEL=FILE …]     killed, it goes on after the last finished row
 
-DIR is where CIFAR-10 is (default: where `spikecal datasets` puts it). All is measured on 1,000 images of the training
-set that are not calibrated on; no test image is looked at.
+DIR is where CIFAR-10 is (default: where `spikecal datasets` puts it). All is measured on images of the training set
+that are not calibrated on, 1,000 of them, 5,000 for `weights`; no test image is looked at.
 
 `thresholds`: networks for 4 and 16 steps with three kinds of threshold, run in four ways. `even`: every neuron gets
 its mean current at every step, so that its output is the closed form that thresholds are searched with. `spikes`: as
@@ -13,7 +13,7 @@ class. `lcp`: with the bias of every layer calibrated. Beside them `ann`, the or
 `bias`: LCP of ResNet-20 for 8 steps with the bias from 32 or 256 images of some classes only; thresholds are always
 those of 1,024 images of all classes.
 
-`weights`: networks without BN for 4 steps, calibrated in some ways on 256 or 1,024 images, with thresholds of 1,024.
+`weights`: networks without BN for 4 steps, calibrated in some ways on 256 images and more, with thresholds of 1,024.
 Right answers on the images that were calibrated on (`seen_right`) and on the others (`right`), and on both the squared
 error of the outputs, relative to the variance of the ANN's (`seen_error`, `error`).
 """
@@ -50,12 +50,13 @@ from spikecal.zoo.models import load_model
 
 RESULT = Path(__file__).parent / "results" / "claims.json"
 STEPS, CALIBRATION, HELD_OUT, BATCH = (4, 16), 1024, 1000, 250
+TESTED = slice(HELD_OUT)
 NETWORKS = ("resnet20-nobn", "resnet20")
 CORRECTED = 512  # images
 CLASSES, COUNTS, SEEDS, CLASSES_T = (1, 3, 10), (32, 256), 5, 8
 KINDS = ("Percentile 99.99 %", "MMSE", "MMSE*")
-FEW, MANY, WEIGHTS_T = Sizes.weights, CALIBRATION, 4
-LEARNED = spikecal.Weights(iterations=Sizes.iterations, batch=Sizes.batch, images=MANY, **FEW_ITERATIONS)
+FEW, MANY, MOST, OTHERS, WEIGHTS_T = Sizes.weights, CALIBRATION, 4096, slice(-5000, None), 4
+LEARNED = spikecal.Weights(iterations=Sizes.iterations, batch=Sizes.batch, images=MOST, **FEW_ITERATIONS)
 SLOWLY = replace(LEARNED, lr=LEARNED.lr / 10)
 CALIBRATED: dict[str, tuple[int, tuple[Calibrator, ...]]] = {
     "nothing": (FEW, ()),
@@ -64,7 +65,9 @@ CALIBRATED: dict[str, tuple[int, tuple[Calibrator, ...]]] = {
     "potentials and weights (ACP)": (FEW, (spikecal.Potential(images=FEW), LEARNED)),
     "ACP, a tenth of the rate": (FEW, (spikecal.Potential(images=FEW), SLOWLY)),
     "ACP, 1,024 images": (MANY, (spikecal.Potential(images=FEW), LEARNED)),
+    "ACP, 4,096 images": (MOST, (spikecal.Potential(images=FEW), LEARNED)),
     "bias and weights": (FEW, (spikecal.Bias(images=FEW), LEARNED)),
+    "bias and weights, 1,024 images": (MANY, (spikecal.Bias(images=FEW), LEARNED)),
 }
 
 
@@ -99,19 +102,22 @@ def main(root: Path | None, files: dict[str, Path]) -> None:
     images, labels, order = data.images, data.labels, shuffled(len(data), 1)
     assert isinstance(images, Tensor) and labels is not None
 
-    def subject(name: str, last: int) -> Subject:
+    def subject(name: str, count: int | None, others: slice = TESTED) -> Subject:
         model, card = load_model(name, files.get(name))
-        tested, seen = order[:HELD_OUT], order[HELD_OUT:last]
+        seen, tested = order[HELD_OUT:][:count], order[others]
         inputs = [prepare(images[some], card, name) for some in (seen, tested)]
         return Subject(model, inputs[0], labels[seen], inputs[1], labels[tested])
 
     for name in (*NETWORKS, *files):
-        one = subject(name, HELD_OUT + CALIBRATION)
+        one = subject(name, CALIBRATION)
         for T, kind in product(STEPS, KINDS):
             rows.measure("thresholds", f"{name}, T={T}, {kind}", partial(threshold, one, T, THRESHOLDS[kind]))
-        for way, (count, calibrators) in CALIBRATED.items() if name.endswith("-nobn") else ():
+    for name in (name for name in (*NETWORKS, *files) if name.endswith("-nobn")):
+        one = subject(name, MOST, OTHERS)
+        rows.measure("weights", f"{name}: ANN", partial(compared, one, one.model, FEW))
+        for way, (count, calibrators) in CALIBRATED.items():
             rows.measure("weights", f"{name}: {way}", partial(learned, one, count, calibrators))
-    one = subject("resnet20", len(order))
+    one = subject("resnet20", None)
     for count, classes in product(COUNTS, CLASSES):
         rows.measure("bias", f"{count} images of {classes}", partial(few_classes, one, count, classes))
 
@@ -135,15 +141,21 @@ def threshold(one: Subject, T: int, kind: Threshold) -> dict[str, float]:
 
 
 def learned(one: Subject, count: int, calibrators: tuple[Calibrator, ...]) -> dict[str, float]:
-    """Shares of right answers and errors, on the images that were calibrated on and on the others."""
-    pipeline, found = spikecal.Pipeline(sweeps=(calibrators,)), {}
+    """What some images, calibrated on, make of a network."""
+    pipeline = spikecal.Pipeline(sweeps=(calibrators,))
     with given_thresholds(thetas(one, WEIGHTS_T)):
         snn = spikecal.convert(one.model, one.seen[:count], T=WEIGHTS_T, pipeline=pipeline, records=False).snn
+    return compared(one, snn, count)
+
+
+def compared(one: Subject, network: nn.Module, count: int) -> dict[str, float]:
+    """Shares of right answers and errors, on the first images that can be calibrated on and on the others."""
+    found = {}
     parts = {"seen_": (one.seen[:count], one.seen_labels[:count]), "": (one.tested, one.labels)}
     for prefix, (images, labels) in parts.items():
-        spikes, wanted = outputs(snn, images), outputs(one.model, images)
-        found[f"{prefix}right"] = share(spikes, labels)
-        found[f"{prefix}error"] = float((spikes - wanted).square().mean() / (wanted - wanted.mean(0)).square().mean())
+        given, wanted = outputs(network, images), outputs(one.model, images)
+        found[f"{prefix}right"] = share(given, labels)
+        found[f"{prefix}error"] = float((given - wanted).square().mean() / (wanted - wanted.mean(0)).square().mean())
     return found
 
 
