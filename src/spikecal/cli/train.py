@@ -44,6 +44,9 @@ def train(
     batch: Annotated[int | None, typer.Option(metavar="N", help="Images a step.")] = None,
     lr: Annotated[float | None, typer.Option(metavar="X", help="Highest learning rate.")] = None,
     weight_decay: Annotated[float | None, typer.Option(metavar="X", help="Of all parameters.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(metavar="NAME", help="float32, or bfloat16 for faster steps. (default float32)")
+    ] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="The same seed, the same bits. (default 0)")] = None,
     validate: Annotated[
         int,
@@ -80,7 +83,9 @@ def train(
     checkpoint = checkpoint or output.with_name(output.name + ".checkpoint")
     options.check_output(output)
     options.check_output(checkpoint, [output])
-    flags = {"epochs": epochs, "batch": batch, "lr": lr, "weight_decay": weight_decay, "seed": seed}
+    flags = {
+        "epochs": epochs, "batch": batch, "lr": lr, "weight_decay": weight_decay, "precision": precision, "seed": seed,
+    }  # fmt: skip
     changes = {name: value for name, value in flags.items() if value is not None}
     configured(recipe, config, "cifar", changes)  # a bad call is said at once, not after minutes of reading images
     if options.is_detection(model, task):

@@ -51,7 +51,7 @@ def _from_first_format(state: dict[str, Any]) -> dict[str, Any]:
 def check(state: dict[str, Any], path: Path, recipe: Recipe, network: str, data: str) -> None:
     """Refuse to go on with another recipe, network or images than the checkpoint's."""
     wanted = recipe.to_dict()
-    found: dict[str, Any] = state["recipe"]
+    found: dict[str, Any] = {"precision": Recipe.precision, **state["recipe"]}  # older checkpoints do not name it
     differing = [key for key in wanted if found.get(key) != wanted[key]]
     if differing or set(found) != set(wanted):
         key = differing[0] if differing else "settings"

@@ -61,8 +61,9 @@ class Feed:
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Cross-entropy."""
         images, labels = batch
-        outputs = logits(model(channels_last(images)), self.name)
-        return F.cross_entropy(outputs, labels, label_smoothing=self.recipe.label_smoothing)
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.recipe.precision == "bfloat16"):
+            outputs = logits(model(channels_last(images)), self.name)
+        return F.cross_entropy(outputs.float(), labels, label_smoothing=self.recipe.label_smoothing)
 
     def _whole(self, order: Tensor, generator: torch.Generator, first: int) -> Iterator[tuple[Tensor, Tensor]]:
         images = self.data.images

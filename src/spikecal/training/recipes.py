@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import typing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ from spikecal.settings import check_types, from_toml
 
 Schedule = Literal["cosine", "one-cycle", "steps"]
 Optimiser = Literal["sgd", "adamw"]
+Precision = Literal["float32", "bfloat16"]
 CROPS = ("crop", "reflect-crop", "resized-crop")
 AUGMENTATIONS = (*CROPS, "flip", "autoaugment-cifar10", "autoaugment-imagenet", "colour-jitter", "cutout")
 WITH_BOXES = ("flip", "vertical-flip", "colour-jitter", "zoom-out", "iou-crop")
@@ -27,7 +29,8 @@ class Recipe:
     `lr` is the highest learning rate, `warm_up` the share of all steps it rises for. `ema` is the decay of the averaged
     weights and `clip` the largest norm of a gradient; 0 is none. `augment` are names, applied in this order, but for
     Cutout, which comes after normalisation. `pad` belongs to the crops, `hole` (its side in pixels) to Cutout, `jitter`
-    (brightness, contrast, saturation, hue) to the colour jitter.
+    (brightness, contrast, saturation, hue) to the colour jitter. With the `precision` bfloat16 the network runs under
+    torch's autocast; weights, gradients and the loss stay float32.
     """
 
     SCHEDULES: ClassVar[tuple[str, ...]] = ("cosine", "one-cycle")
@@ -44,6 +47,7 @@ class Recipe:
     label_smoothing: float = 0.0
     ema: float = 0.0
     clip: float = 0.0
+    precision: Precision = "float32"
     augment: tuple[str, ...] = ("crop", "flip")
     pad: int = 4
     hole: int = 16
@@ -59,6 +63,8 @@ class Recipe:
             _demand(0 <= getattr(self, name) < 1, name, "in [0, 1)", getattr(self, name))
         _demand(0 < self.lr < math.inf, "lr", "above 0", self.lr)
         _demand(not self.nesterov or self.momentum > 0, "momentum", "above 0 with nesterov", self.momentum)
+        precisions = typing.get_args(Precision)
+        _demand(self.precision in precisions, "precision", " or ".join(precisions), self.precision)
         _demand(self.schedule in self.SCHEDULES, "schedule", f"one of {', '.join(self.SCHEDULES)}", self.schedule)
         _demand(
             len(self.jitter) == 4 and all(0 <= j < math.inf for j in self.jitter) and self.jitter[3] <= 0.5,
@@ -132,6 +138,7 @@ class DetectionRecipe(Recipe):
         super().__post_init__()
         _demand(self.optimiser in ("sgd", "adamw"), "optimiser", "sgd or adamw", self.optimiser)
         _demand(self.label_smoothing == 0, "label_smoothing", "0 for a detector", self.label_smoothing)
+        _demand(self.precision == "float32", "precision", "float32 for a detector", self.precision)
         rising = all(a < b for a, b in pairwise((0, *self.milestones)))
         _demand(rising, "milestones", "epochs in rising order", self.milestones)
 
