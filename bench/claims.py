@@ -40,8 +40,9 @@ from spikecal.data.prepare import prepare
 from spikecal.data.sources import load_data
 from spikecal.files import write_whole
 from spikecal.graph.ops import Spike
+from spikecal.pipeline import FEW_ITERATIONS
 from spikecal.reproduce.cells import machine
-from spikecal.reproduce.sizes import FEW_ITERATIONS, Sizes
+from spikecal.reproduce.sizes import Sizes
 from spikecal.reproduce.tables import THRESHOLDS
 from spikecal.snn.execute import current, shapes_of
 from spikecal.snn.functional import clip_round

@@ -127,6 +127,9 @@ LCP = Pipeline(sweeps=((Bias(),),))
 PC = Pipeline(sweeps=((Potential(),),))
 ACP = Pipeline(sweeps=((Potential(), Weights()),))
 
+# So few that SGD at the paper's rate would not get far: Adam does (docs/method.md, what weights calibration gains).
+FEW_ITERATIONS: dict[str, Any] = {"optimiser": "adam", "lr": 1e-3}
+
 PRESETS = {"maxact": MAXACT, "percentile": PERCENTILE, "baseline": BASELINE, "lcp": LCP, "pc": PC, "acp": ACP}
 
 

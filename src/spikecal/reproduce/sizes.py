@@ -1,19 +1,16 @@
 """How much of a table is run: the paper's sizes, and those for half an hour on two cores."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spikecal.calibration.calibrators import Calibrator, Weights
 from spikecal.errors import ConfigError
-from spikecal.pipeline import Pipeline
+from spikecal.pipeline import FEW_ITERATIONS, Pipeline
 
 if TYPE_CHECKING:
     from spikecal.reproduce.tables import Table
 
 DETECTION_IMAGES = 128  # that the paper calibrates a detector on, in all its parts
-
-# At the paper's rate a tenth of its iterations changes next to nothing (docs/method.md, SGD or Adam).
-FEW_ITERATIONS: dict[str, Any] = {"optimiser": "adam", "lr": 1e-3}
 
 
 @dataclass(frozen=True, kw_only=True)
