@@ -9,10 +9,9 @@ from torch import Tensor
 from spikecal.calibration.samples import Sample, Samples
 from spikecal.calibration.view import StageView
 from spikecal.errors import ConfigError
-from spikecal.graph.ops import Op, Spike, along
+from spikecal.graph.ops import Op, Spike
 from spikecal.graph.stages import Stage
 from spikecal.settings import check_types
-from spikecal.snn.network import channels_last
 
 POWER_STEPS = 10  # of the search for the steepest direction; costs as much as some twenty iterations
 
@@ -186,18 +185,13 @@ def _length(tensors: dict[str, Tensor]) -> float:
 
 
 def excess(end: Op, current: Tensor, target: Tensor, T: int) -> Tensor:
-    """The closed form of the mean output less the target; 0 where the count is clipped, as no weight moves it there.
+    """The closed form of the mean output less the target, times the slope of the closed form.
 
-    The floor has slope 1, so this is half the gradient of the squares by the current. Autograd would come to the same
-    in three times as many passes over memory.
+    That is half the gradient of the squares by the current. Autograd would come to the same in three times as many
+    passes over memory.
     """
     if not isinstance(end, Spike):
         return current - target
-    theta = end.height(current.ndim)
-    charge = torch.zeros_like(theta) if end.v_init is None else along(end.v_init, end.channel, current.ndim)
-    if end.bias is not None:
-        charge = charge + T * along(end.bias, end.channel, current.ndim)
-    count = (current * (T / theta)).add_(channels_last(charge / theta)).floor_()
-    clipped = count.clamp(0, T)
-    free = count.eq_(clipped)
-    return clipped.mul_(theta / T).sub_(target).mul_(free)
+    cells = end.cells(current.ndim)
+    levels, slope = end.neuron.slope(current, cells, T)
+    return levels.mul_(cells.theta / T).sub_(target).mul_(slope)

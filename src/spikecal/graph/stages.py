@@ -1,5 +1,6 @@
 """Partition of a canonical graph into stages: what is between two layers of neurons, with the neurons at its end."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spikecal.graph.graph import Graph, Node, map_leaves
@@ -125,6 +126,15 @@ def partition(graph: Graph) -> list[Stage]:
             if inner_node.op.TENSORS and owners.setdefault(inner_node.name, stage.name) != stage.name:
                 raise ValueError(f"{inner_node.name} is in two stages: call with_joints first")
     return stages
+
+
+def last_uses(stages: Sequence[Stage]) -> list[list[str]]:
+    """For every stage the boundaries that nothing after it reads: liveness."""
+    freed = [list[str]() for _ in stages]
+    last = {name: i for i, stage in enumerate(stages) for name in (*stage.inputs, stage.name)}
+    for name, i in last.items():
+        freed[i].append(name)
+    return freed
 
 
 def _collect(graph: Graph, end: Node) -> tuple[list[Node], list[str]]:

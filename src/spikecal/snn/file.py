@@ -21,9 +21,11 @@ from spikecal.errors import FileError
 from spikecal.files import write_whole
 from spikecal.graph.graph import Graph, Node
 from spikecal.graph.ops import OPS, Input, Joint, Op, Spike
+from spikecal.neurons import known_neuron
 from spikecal.snn.network import READOUTS, Readout, SpikingNetwork
 
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, 2)  # the first knew one kind of neuron
 MAX_HEADER = 64 * 2**20
 MAX_NODES = 100_000
 MAX_NESTING = 16
@@ -42,6 +44,10 @@ def write(
     `info` is plain data and `extra` are tensors kept beside the networks (records, histograms).
     """
     path = Path(path)
+    for network in networks.values():
+        for stage in network.stages:
+            if isinstance(stage.end.op, Spike):
+                known_neuron(stage.end.op.neuron)
     stored: dict[str, Tensor] = {}
     known: dict[bytes, str] = {}
     parameters: dict[str, dict[str, str]] = {}
@@ -183,10 +189,10 @@ class Reader:
         if (
             not isinstance(self.spec, dict)
             or type(self.spec.get("format")) is not int
-            or (self.spec["format"] != FORMAT)
+            or self.spec["format"] not in READABLE
         ):
             self._fail(f"has format {str(self.spec.get('format'))[:20] if isinstance(self.spec, dict) else '?'}; "
-                       f"this version of spikecal reads format {FORMAT}")  # fmt: skip
+                       f"this version of spikecal reads formats {' and '.join(map(str, READABLE))}")  # fmt: skip
         self.graph_spec()  # builds nothing yet; raises where the graph makes no sense
         with safe_open(self.path, "pt") as file:
             self.tensors = {name: file.get_tensor(name) for name in self.bytes}
