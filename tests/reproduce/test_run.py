@@ -75,7 +75,7 @@ def test_a_long_cell_goes_on_inside(
     assert json.loads(begun)[0] == 2
     for damaged in (begun[:5], "[2, 3]", '{"done": 2}'):
         (kept[0] / "evaluation.json").write_text(damaged)
-        assert cells._begun(kept[0] / "evaluation.json") == (0, 0, 0, 0.0)
+        assert cells._begun(kept[0] / "evaluation.json") == (0, 0, 0, 0.0, 0.0)
     (kept[0] / "evaluation.json").write_text(begun)
     calls.clear()
     calls.extend([1, 1, 1])
@@ -85,7 +85,8 @@ def test_a_long_cell_goes_on_inside(
     assert not list((folder / "out" / "cells").glob("*.work"))
     for network in (*found["networks"], *expected["networks"]):
         for row in network["rows"]:
-            assert row["columns"]["2"].pop("rate") > 0  # a sum in another order
+            assert row["columns"]["2"].pop("rate") > 0  # sums in another order
+            assert row["columns"]["2"].pop("energy") > 0
     assert found == expected
 
 

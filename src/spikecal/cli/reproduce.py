@@ -53,8 +53,18 @@ def reproduce(
     weights_images: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Images of weights calibration. (default 256)")
     ] = None,
+    weights_to: Annotated[
+        int | None, typer.Option(min=1, metavar="T", help="Rows with weights calibration up to this T. (default all)")
+    ] = None,
+    long_from: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="T", help="Where the long sizes begin. (default the columns T≥512 and T≥2048)"),
+    ] = None,
     long_images: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Test images of T≥512 and T≥2048. (default 100)")
+        int | None, typer.Option(min=1, metavar="N", help="Test images from there on. (default 100)")
+    ] = None,
+    long_calibration: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Images of each calibrator from there on. (default 32)")
     ] = None,
     others: Annotated[
         list[str] | None,
@@ -87,7 +97,10 @@ def reproduce(
         "iterations": iterations,
         "batch": batch,
         "weights": weights_images,
+        "weights_to": weights_to,
+        "long_from": long_from,
         "long_images": long_images,
+        "long_calibration": long_calibration,
     }
     if name is None:
         if model or weights or data or _wanted_flags(others, other, distilled, distill_iterations):

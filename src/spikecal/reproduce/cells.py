@@ -6,7 +6,7 @@ import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -126,10 +126,15 @@ def measure(
     )
     test = _test(cell, subject)
     loader = Loader(test, subject.card, max(1, min(BATCH, BATCH_OUTPUTS // cell.T)), subject.strict)
-    right, tested, rate = _evaluate(result.at(cell.T), loader, work, progress)
-    notes = [f"{record.stage}: {note}" for record in result.records for note in record.notes]
-    facts = {"accuracy": right / tested, "images": tested, "rate": rate, "notes": notes}
-    left_out = len(unreadable) + len(test) - tested
+    found = _evaluate(result.at(cell.T), loader, work, progress)
+    facts = {
+        "accuracy": found.right / found.images,
+        "images": found.images,
+        "rate": found.rates / found.images,
+        "energy": found.energies / found.images,
+        "notes": [f"{record.stage}: {note}" for record in result.records for note in record.notes],
+    }
+    left_out = len(unreadable) + len(test) - found.images
     return {**facts, "unreadable": left_out} if left_out else facts
 
 
@@ -139,33 +144,49 @@ def _test(cell: Cell, subject: Subject) -> Data:
     return subset(subject.test, cell.images, FIXED)
 
 
-def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: Progress) -> tuple[int, int, float]:
-    """Right answers after the last step, out of how many, and the mean firing rate.
+class _Tested(NamedTuple):
+    """Sums so far: right answers after the last step, images, mean firing rates and shares of the ANN's energy."""
 
-    It goes on after the last batch that `work` knows of.
-    """
+    batches: int = 0
+    right: int = 0
+    images: int = 0
+    rates: float = 0.0
+    energies: float = 0.0
+
+
+def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: Progress) -> _Tested:
+    """What all test images sum up to; it goes on after the last batch that `work` knows of."""
     state = None if work is None else work / "evaluation.json"
-    done, right, tested, rate = _begun(state)
-    progress.phase("evaluate", len(loader) - done, None)
+    sums = _begun(state)
+    progress.phase("evaluate", len(loader) - sums.batches, None)
     for i, batch in enumerate(loader):
-        if i < done:
+        if i < sums.batches:
             continue
         found = evaluate(snn, [batch])
-        right, tested = right + round(found.accuracy[-1] * found.images), tested + found.images
-        rate += found.images * statistics.fmean(found.rates.values()) if found.rates else 0.0
+        rate = statistics.fmean(found.rates.values()) if found.rates else 0.0
+        energy = (found.energy.ratio if found.energy else None) or 0.0
+        sums = _Tested(
+            i + 1,
+            sums.right + round(found.accuracy[-1] * found.images),
+            sums.images + found.images,
+            sums.rates + found.images * rate,
+            sums.energies + found.images * energy,
+        )
         progress.advance()
         if state is not None:
-            write_whole(state, json.dumps([i + 1, right, tested, rate]))
-    return right, tested, rate / tested
+            write_whole(state, json.dumps(sums))
+    return sums
 
 
-def _begun(state: Path | None) -> tuple[int, int, int, float]:
-    """Batches done, right answers, images and rates so far; a file that does not say counts as nothing done."""
+def _begun(state: Path | None) -> _Tested:
+    """What was summed up before; a file that does not say counts as nothing done."""
     try:
-        done, right, tested, rate = json.loads(state.read_text()) if state is not None and state.exists() else (0,) * 4
-        return int(done), int(right), int(tested), float(rate)
+        if state is not None and state.exists():
+            batches, right, images, rates, energies = json.loads(state.read_text())
+            return _Tested(int(batches), int(right), int(images), float(rates), float(energies))
     except (ValueError, TypeError):
-        return 0, 0, 0, 0.0
+        pass
+    return _Tested()
 
 
 def timing(cell: Cell, subject: Subject, progress: Progress) -> dict[str, Any]:

@@ -179,12 +179,12 @@ def _cells(plan: Plan, subject: Subject | DetectorSubject) -> list[Cell]:
     count = len(subject.test)
     cells = []
     for T in plan.T:
-        long = table.is_long(T)
+        long = sizes.is_long(table, T)
         asked, seeds = (sizes.long_images, sizes.long_seeds) if long else (sizes.images, sizes.seeds)
         images = count if asked is None else min(asked, count)
         if table.measures:
             cells.append(Cell(kind="ann", model=subject.spec, images=images))
-        for row in table.rows:
+        for row in (row for row in table.rows if sizes.has(row.pipeline, T)):
             pipeline = sizes.of(row.pipeline, table, T)
             once = table.measures and same_for_every_seed(pipeline, len(subject.train))
             cells += [
