@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spikecal.reproduce.tables import Table
 
 
-NOT_SHOWN = ("output", "data_root", "json")  # of a command, on the page it makes
+NOT_SHOWN = ("output", "data_root", "memory", "json")  # of a command, on the page it makes
 FILES = ("weights", "others")
 
 
@@ -87,6 +87,7 @@ def reproduce(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="DIR", help="For the tables and their finished cells.")
     ] = Path("spikecal-tables"),
+    memory: options.Memory = None,
     strict: options.Strict = False,
     json: options.Json = False,
 ) -> None:
@@ -110,12 +111,14 @@ def reproduce(
     import json as json_text
 
     from spikecal.files import write_whole
+    from spikecal.memory import parse_bytes
     from spikecal.reproduce.render import heading, markdown, measured, sections
     from spikecal.reproduce.run import make_plan, pending, run
     from spikecal.reproduce.summary import summarise
     from spikecal.reproduce.tables import find
 
     table = find(name)
+    budget = None if memory is None else parse_bytes(memory)
     wanted = _wanted(table, others, other, distilled, distill_iterations)
     plan = make_plan(
         table,
@@ -134,7 +137,7 @@ def reproduce(
         typer.echo(f"{len(left)} of {len(plan.cells)} cells to measure, about {estimate}", err=True)
     with bars(json) as progress:
         report = None if json or progress is not None else _say
-        summary = {**summarise(plan, run(plan, output, progress, report)), "command": _command(context)}
+        summary = {**summarise(plan, run(plan, output, progress, report, budget)), "command": _command(context)}
     files = output / f"{name}.json", output / f"{name}.md"
     write_whole(files[0], json_text.dumps(summary, indent=1, ensure_ascii=False) + "\n")
     write_whole(files[1], markdown(summary))

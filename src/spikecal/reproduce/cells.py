@@ -97,12 +97,19 @@ def machine() -> dict[str, Any]:
 
 
 def measure(
-    cell: Cell, subject: Subject | DetectorSubject, work: Path | None = None, progress: Progress | None = None
+    cell: Cell,
+    subject: Subject | DetectorSubject,
+    work: Path | None = None,
+    progress: Progress | None = None,
+    memory: int | None = None,
 ) -> dict[str, Any]:
-    """The numbers of a cell. In `work` a long one keeps what it has, so that it can be killed."""
+    """The numbers of a cell. In `work` a long one keeps what it has, so that it can be killed.
+
+    `memory` are the bytes that a conversion may use.
+    """
     progress = progress or Silent()
     if isinstance(subject, DetectorSubject):
-        return detectors.measure(cell, subject, subject.test.sample(cell.images, FIXED), work, progress)
+        return detectors.measure(cell, subject, subject.test.sample(cell.images, FIXED), work, progress, memory)
     if cell.kind == "ann":
         test = _test(cell, subject)
         loader = Loader(test, subject.card, BATCH, subject.strict)
@@ -112,7 +119,7 @@ def measure(
         return space(subject)
     assert cell.pipeline is not None
     if cell.kind == "time":
-        return timing(cell, subject, progress)
+        return timing(cell, subject, progress, memory)
     images, unreadable = subject.calibration(cell.pipeline.images, cell.seed, cell.source)
     result = convert(
         subject.network,
@@ -121,6 +128,7 @@ def measure(
         pipeline=cell.pipeline,
         seed=cell.seed,
         workdir=None if work is None else work / "conversion",
+        memory=memory,
         records=False,
         progress=progress,
     )
@@ -189,11 +197,12 @@ def _begun(state: Path | None) -> _Tested:
     return _Tested()
 
 
-def timing(cell: Cell, subject: Subject, progress: Progress) -> dict[str, Any]:
+def timing(cell: Cell, subject: Subject, progress: Progress, memory: int | None) -> dict[str, Any]:
     """Seconds of a conversion's parts, and how many passes of the ANN over the same images its sweeps are worth."""
     assert cell.pipeline is not None
     calibration, _ = subject.calibration(cell.pipeline.images, cell.seed)
-    result = convert(subject.network, calibration, T=cell.T, pipeline=cell.pipeline, seed=cell.seed, progress=progress)
+    settings: dict[str, Any] = {"T": cell.T, "pipeline": cell.pipeline, "seed": cell.seed, "memory": memory}
+    result = convert(subject.network, calibration, progress=progress, **settings)
     used = min(max(c.images for sweep in cell.pipeline.sweeps for c in sweep), len(calibration))
     images = subject.example(min(MEASURED, used))
     graph = result.snn.graph  # as ANN: batch normalisation folded, channels-last
