@@ -31,7 +31,7 @@ def test_a_committed_page_is_that_of_its_figures(path: Path) -> None:
 def test_figures_and_claims_are_put_between_the_marks(script: ModuleType, tmp_path: Path) -> None:
     results = tmp_path / "results" / "mine"
     results.mkdir(parents=True)
-    column = {"mean": 50.0, "std": 1.25, "images": 10}
+    column = {"mean": 50.0, "std": 1.25, "images": 10, "energy": 7.5}
     network = {"model": "net", "bn": True, "data": "here", "rows": [{"method": "a", "columns": {"4": column}}]}
     network["rows"][0]["added"] = False  # type: ignore[index]
     claim = {"claim": "a beats b", "model": "net", "T": 4, "verdict": "not seen", "by": -1.0}
@@ -39,7 +39,7 @@ def test_figures_and_claims_are_put_between_the_marks(script: ModuleType, tmp_pa
     (results / "x.json").write_text(json.dumps({**facts, "networks": [network], "claims": [claim]}))
     page = tmp_path / "page.md"
     page.write_text(
-        "Before.\n\n<!-- figures mine/x -->\nold\n<!-- end -->\n\nBetween.\n\n"
+        "Before.\n\n<!-- figures mine/x mine/x:energy -->\nold\n<!-- end -->\n\nBetween.\n\n"
         "<!-- claims mine/x mine/none -->\n<!-- end -->\nAfter.\n"
     )
     picture = tmp_path / "picture.png"
@@ -47,7 +47,9 @@ def test_figures_and_claims_are_put_between_the_marks(script: ModuleType, tmp_pa
         script.main(["--page", str(page), "--results", str(tmp_path / "results"), "--picture", str(picture)])
         text = page.read_text()
         assert text.startswith("Before.\n") and "\nBetween.\n" in text and text.endswith("\nAfter.\n")
-        assert "| a | 50.00 ± 1.25 |" in text and "`spikecal reproduce x`" in text and "old" not in text
+        assert "| a | 50.00 ± 1.25 |" in text
+        assert "| energy, times the ANN's | T=4 |\n| --- | --- |\n| a | 7.50 |" in text
+        assert "`spikecal reproduce x`" in text and "old" not in text
         assert "| a beats b | net | [mine/x](results/mine/x.md) | T=4 **not seen** (-1.0) |" in text
         assert text.count("*mine/none: not measured yet.*") == 1
     assert not picture.exists()

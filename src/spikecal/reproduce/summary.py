@@ -66,7 +66,8 @@ def _network(plan: Plan, subject: Subject | DetectorSubject, found: Found) -> di
         columns = {}
         for T in plan.T:
             cells = [cell for cell in own if cell.row == row.label and cell.T == T]
-            columns[str(T)] = _column([found[cell] for cell in cells], plan.table.kind)
+            if cells:
+                columns[str(T)] = _column([found[cell] for cell in cells], plan.table.kind)
         rows.append({"method": row.label, "added": row.added, "columns": columns})
     return {**facts, "rows": _with_paper(plan, subject, rows)}
 
@@ -83,6 +84,8 @@ def _column(found: Sequence[dict[str, Any]], kind: str) -> dict[str, Any]:
     column = {**spread([100 * f["accuracy"] for f in found]), "images": found[0]["images"], "rate": rate}
     if kind == "detection":
         column["map50"] = spread([100 * f["map50"] for f in found])
+    if all("energy" in f for f in found):  # cells measured by earlier versions are without
+        column["energy"] = statistics.fmean(f["energy"] for f in found)
     return column
 
 
@@ -120,13 +123,15 @@ def _judge(plan: Plan, claim: Claim, networks: Sequence[dict[str, Any]]) -> list
     """The claim for every network and T: `seen`, `not seen`, or `level` within what so many images can tell."""
     if claim.better is None:
         return [_bn_claim(claim, plain, with_bn, T) for plain, with_bn in _pairs(networks) for T in plan.T]
-    if claim.near is not None:
-        return [_near_claim(claim, network) for network in networks if claim.T in plan.T]
     judged = []
     for network in networks:
-        rows = {row["method"]: row["columns"] for row in network["rows"]}
-        for T in {"all": plan.T, "fewest": [min(plan.T)], "most": [max(plan.T)]}[claim.at]:
-            better, worse = rows[claim.better][str(T)], rows[str(claim.worse)][str(T)]
+        columns = {row["method"]: row["columns"] for row in network["rows"]}
+        if claim.near is not None:
+            judged += [_near_claim(claim, network)] if str(claim.T) in columns[claim.better] else []
+            continue
+        both = [T for T in plan.T if str(T) in columns[claim.better] and str(T) in columns[str(claim.worse)]]
+        for T in {"all": both, "fewest": both[:1], "most": both[-1:]}[claim.at]:
+            better, worse = columns[claim.better][str(T)], columns[str(claim.worse)][str(T)]
             noise = _spread_of(better, worse)
             if plan.table.kind != "detection":  # whose figure is no share of images
                 noise = max(noise, _standard_error(better["mean"], worse["mean"], better["images"]))
