@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from spikecal.errors import FileError
 from spikecal.files import write_whole
 from spikecal.graph.graph import Graph, Node
+from spikecal.graph.op import is_channel
 from spikecal.graph.ops import OPS, Input, Joint, Op, Spike
 from spikecal.neurons import known_neuron
 from spikecal.snn.network import READOUTS, Readout, SpikingNetwork
@@ -84,6 +85,7 @@ def _node_to_json(node: Node) -> dict[str, Any]:
         "op": type(node.op).__name__,
         "inputs": list(node.inputs),
         "shapes": list(node.shape_refs),
+        "channel": node.channel,
         "config": node.op.config(),
     }
 
@@ -277,7 +279,8 @@ class Reader:
                 tensors = {t: self.tensors[key] for t, key in names.items() if key is not None}
                 made = op(**entry["config"], **tensors)
                 _check_tensors(entry["name"], made)
-                graph.add(Node(entry["name"], made, tuple(entry["inputs"]), tuple(entry["shapes"])))
+                inputs, shapes = tuple(entry["inputs"]), tuple(entry["shapes"])
+                graph.add(Node(entry["name"], made, inputs, shapes, _channel(entry, made)))
             if not any(isinstance(n.op, (Spike, Joint)) for n in graph.nodes.values()):
                 raise ValueError("it has no stage")
             indices = sorted(n.op.index for n in graph.nodes.values() if isinstance(n.op, Input))
@@ -286,6 +289,14 @@ class Reader:
         except (ValueError, TypeError, AttributeError) as error:
             raise FileError(f"{self.path} is not a whole spikecal network: {error}") from error
         return graph
+
+
+def _channel(entry: dict[str, Any], op: Op) -> int:
+    """The dimension of the channels; the first format had it only where parameters go by channel."""
+    channel = entry.get("channel", getattr(op, "channel", 1))
+    if not is_channel(channel):
+        raise ValueError(f"{entry['name'][:60]!r} has its channels at a dimension that cannot be")
+    return int(channel)
 
 
 def _check_tensors(name: str, op: Op) -> None:

@@ -206,7 +206,8 @@ class SpikingNetwork(nn.Module):
         for node in graph.nodes.values():
             for i, source in enumerate(node.inputs):
                 if source in thetas:  # this reader gets 0/1 spikes: scale them for itself
-                    scaled = result.add(Node(f"{node.name}.in{i}", ChannelAffine(scale=thetas[source]), (source,)))
+                    scale, channel = ChannelAffine(scale=thetas[source]), graph.nodes[source].channel
+                    scaled = result.add(Node(f"{node.name}.in{i}", scale, (source,), channel=channel))
                     node.inputs = (*node.inputs[:i], scaled, *node.inputs[i + 1 :])
             if isinstance(node.op, Spike):
                 thetas[node.name] = _make_unit(result, node, node.name in outputs)
