@@ -139,7 +139,7 @@ def profile(name: str) -> None:
     spikecal.convert(model, x, T=T, pipeline="lcp")
     with torch.profiler.profile() as recorded:
         result = spikecal.convert(model, x, T=T, pipeline="lcp")
-    print({phase: round(value, 3) for phase, value in result.seconds.items()})
+    print({phase: round(value, 3) for phase, value in result.timings.to_dict().items()})
     print(recorded.key_averages().table(sort_by="self_cpu_time_total", row_limit=20, max_name_column_width=40))
 
 

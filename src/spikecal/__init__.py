@@ -10,11 +10,12 @@ if TYPE_CHECKING:
     from spikecal.analysis.evaluate import Evaluation, evaluate
     from spikecal.calibration.calibrators import Bias, Potential, Weights
     from spikecal.calibration.threshold import MMSE, MaxAct, Percentile
-    from spikecal.conversion import Result, convert
+    from spikecal.conversion import convert
     from spikecal.distillation.distill import Distilled, distill
     from spikecal.distillation.inversion import Inversion
     from spikecal.errors import ConfigError, ConversionError, DataError, FileError, SpikecalError
     from spikecal.pipeline import ACP, BASELINE, LCP, MAXACT, PC, PERCENTILE, Pipeline
+    from spikecal.result import Result
     from spikecal.snn.file import inspect, load
     from spikecal.snn.network import Run, SpikingNetwork
 
@@ -23,11 +24,12 @@ _HOMES = {
     "spikecal.analysis.evaluate": ("Evaluation", "evaluate"),
     "spikecal.calibration.calibrators": ("Bias", "Potential", "Weights"),
     "spikecal.calibration.threshold": ("MMSE", "MaxAct", "Percentile"),
-    "spikecal.conversion": ("Result", "convert"),
+    "spikecal.conversion": ("convert",),
     "spikecal.distillation.distill": ("Distilled", "distill"),
     "spikecal.distillation.inversion": ("Inversion",),
     "spikecal.errors": ("ConfigError", "ConversionError", "DataError", "FileError", "SpikecalError"),
     "spikecal.pipeline": ("ACP", "BASELINE", "LCP", "MAXACT", "PC", "PERCENTILE", "Pipeline"),
+    "spikecal.result": ("Result",),
     "spikecal.snn.file": ("inspect", "load"),
     "spikecal.snn.network": ("Run", "SpikingNetwork"),
 }

@@ -14,9 +14,9 @@ import spikecal
 from spikecal.analysis.complexity import accuracy_against_images, parameter_bytes, timing
 from spikecal.analysis.evaluate import Evaluation, accuracy, first_within, original, steps_needed
 from spikecal.calibration.calibrators import Weights
-from spikecal.conversion import seconds_alone
 from spikecal.errors import ConfigError, DataError
 from spikecal.pipeline import ACP
+from spikecal.snn.origin import Origin, Timings
 
 LABELS = torch.arange(16) % 5
 
@@ -104,9 +104,12 @@ def test_rate_of_a_network_counts_neurons() -> None:
     assert found.rate != pytest.approx(sum(found.rates.values()) / 2, rel=1e-2)
 
 
-def test_conversion_time_is_of_one_t_alone() -> None:
-    phases = {"lower": 1.0, "thresholds": 2.0, "T=4": 3.0, "T=8": 5.0, "T=²": 7.0}
-    assert seconds_alone(phases) == {4: 6.0, 8: 8.0}
+def test_conversion_time_is_of_one_t_alone(tmp_path: Path) -> None:
+    phases = {"lower": 1.0, "thresholds": 2.0, "T=4": 3.0, "T=8": 5.0}
+    assert Timings.from_dict(phases).alone() == {4: 6.0, 8: 8.0}
+    assert Timings.from_dict(phases).to_dict() == phases
+    (tmp_path / "net.snn.json").write_text('{"seconds": {"T=²": 7.0}}')
+    assert Timings.beside(tmp_path / "net.snn").alone() == {}
 
 
 def test_what_a_conversion_costs() -> None:
@@ -137,6 +140,6 @@ def test_accuracy_against_images() -> None:
 @pytest.mark.parametrize("pipeline", [3, {"sweeps": 3}, {"sweeps": [[{"kind": "magic"}]]}, {"rounding": []}])
 def test_a_file_that_says_nonsense_of_its_making_is_refused(pipeline: Any) -> None:
     snn = spikecal.convert(residual(), images(4), T=2).snn
-    snn.info["pipeline"] = pipeline
+    snn.origin = Origin(pipelines={2: pipeline})
     with pytest.raises(spikecal.ConfigError):
         original(snn)

@@ -179,7 +179,7 @@ class TestReport:
         convert(run, "net.snn")
         (tmp_path / "evil.py").write_text("import pathlib\ndef make():\n    pathlib.Path('ran').touch()\n")
         network = spikecal.load(tmp_path / "net.snn")
-        network.info["card"]["data"] = "evil.py:make"
+        network.origin = network.origin.changed(card={**(network.origin.card or {}), "data": "evil.py:make"})
         network.save(tmp_path / "bad.snn")
         fails(run("evaluate", "bad.snn"), "evil.py:make as its images, which is code")
         code, out, _ = run("report", "bad.snn")

@@ -11,11 +11,11 @@ from networks import residual
 from torch import nn
 
 import spikecal
-from spikecal.conversion import Result
 from spikecal.data.card import Card
 from spikecal.data.images import Data
 from spikecal.data.prepare import Loader, Prepared
 from spikecal.graph.graph import Graph, Node, map_leaves
+from spikecal.result import Result
 from spikecal.snn.network import SpikingNetwork
 
 STEPS = (4, 8)
@@ -51,7 +51,7 @@ def conversion(tmp_path_factory: pytest.TempPathFactory) -> Conversion:
     labels[::7] = (labels[::7] + 1) % len(CLASSES)
     data = Data(name="noise", images=pixels, labels=labels, classes=CLASSES)
     result = spikecal.convert(model, prepared, T=list(STEPS), pipeline="lcp")
-    result.card = card.to_dict()
+    result.describe(card=card.to_dict())
     path = tmp_path_factory.mktemp("report") / "net.snn"
     result.save(path)
     return Conversion(model, result, data, card, path)
@@ -83,9 +83,10 @@ def hostile(conversion: Conversion, tmp_path_factory: pytest.TempPathFactory) ->
     network = spikecal.load(conversion.path, T=8)
     renamed = {name: f"{HOSTILE}{i}" for i, name in enumerate(network.graph.nodes)}
     bad = rename(network, renamed)
-    records = [{**record, "stage": renamed[record["stage"]], "notes": [HOSTILE]} for record in network.info["records"]]
-    card = {**network.info["card"], "name": HOSTILE + "\ud800", "data": HOSTILE}
-    bad.info = {**network.info, "records": records, "card": card}
+    origin = network.origin
+    records = [{**record, "stage": renamed[record["stage"]], "notes": [HOSTILE]} for record in origin.records]
+    card = {**(origin.card or {}), "name": HOSTILE + "\ud800", "data": HOSTILE}
+    bad.origin = origin.changed(records=tuple(records), card=card)
     path = tmp_path_factory.mktemp("hostile") / "<b>bad.snn"
     bad.save(path)
     return path

@@ -27,6 +27,8 @@ from spikecal.report.measure import Measured, look
 from spikecal.report.page import LIMIT, embedded, render
 from spikecal.report.source import Source, from_file, from_result, originals_of
 from spikecal.report.spikes import LADDER, choose_samples, outputs_over_time, plan_within
+from spikecal.snn.file import write
+from spikecal.snn.origin import Origin
 
 
 def measured(conversion: Conversion, source: Source, ann: nn.Module | None = None) -> Measured:
@@ -39,6 +41,16 @@ def measured(conversion: Conversion, source: Source, ann: nn.Module | None = Non
 def content(conversion: Conversion) -> dict[str, Any]:
     source = from_file(conversion.path)
     return build([(source, measured(conversion, source, conversion.model))])
+
+
+class Said(Origin):
+    """Whatever somebody may have written into a file."""
+
+    def __init__(self, info: dict[str, Any]) -> None:
+        object.__setattr__(self, "info", info)
+
+    def to_info(self) -> dict[str, Any]:
+        return dict(self.info)  # type: ignore[attr-defined]
 
 
 class TestNumbers:
@@ -226,7 +238,7 @@ class TestFindings:
         assert "Few calibration images" in self.titles(found)
         assert any("For the thresholds of few there were 8 images" in finding["text"] for finding in found["findings"])
         enough = spikecal.convert(conversion.model, conversion.images().repeat(2, 1, 1, 1), T=4, pipeline="baseline")
-        assert enough.images == 300
+        assert enough.origin.images == 300
         assert "Few calibration images" not in self.titles(build([(from_result("enough", enough), NOTHING)]))
 
     def test_gap_names_the_network_that_is_better(self, conversion: Conversion, content: dict[str, Any]) -> None:
@@ -423,7 +435,7 @@ class TestHostileFiles:
         network = spikecal.load(conversion.path)
         kept = {"data": "d", "split": "test", "images": 10, "ann": 0.5}
         numbers = {"accuracy": 0.5, "agreement": None, "energy_ratio": 0.5}
-        record = network.info["records"][0]
+        record = network.origin.records[0]
         bad: list[tuple[str, Any]] = [
             ("records", [3]),
             ("card", {"frob": 1}),
@@ -439,12 +451,11 @@ class TestHostileFiles:
             for name in ("accuracy", "agreement", "energy_ratio")
         ]
         for key, value in bad:
-            network.info = {key: value}
-            network.save(tmp_path / "bad.snn")
+            write(tmp_path / "bad.snn", {network.T: network}, Said({key: value}), {})
             with pytest.raises(FileError, match="makes no sense"):
                 from_file(tmp_path / "bad.snn")
-        network.info = {"measured": {**kept, "networks": {"8": numbers}}}
-        network.save(tmp_path / "good.snn")
+        good = Said({"measured": {**kept, "networks": {"8": numbers}}})
+        write(tmp_path / "good.snn", {network.T: network}, good, {})
         assert network_of(build([(from_file(tmp_path / "good.snn"), NOTHING)]), 8)["accuracy"] == 0.5
 
     def test_numbers_that_are_none(self, conversion: Conversion) -> None:

@@ -36,7 +36,7 @@ def source(detector: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Sou
     data = detection.load_boxes(f"voc:{voc(tmp_path_factory.mktemp('voc'))}", "test")
     made = detection.convert(detector, data, T=list(STEPS), pipeline="lcp")
     found = precisions(detector, {T: made.at(T) for T in STEPS}, data, None)
-    made.body.measured = measured_precision(data.name, found)
+    made.body.describe(measured=measured_precision(data.name, found))
     path = tmp_path_factory.mktemp("file") / "d.snn"
     made.save(path)
     return from_file(path)

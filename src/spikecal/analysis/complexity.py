@@ -9,12 +9,13 @@ from torch import Tensor, nn
 
 from spikecal.analysis.evaluate import evaluate
 from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
-from spikecal.calibration.sweep import Progress
-from spikecal.conversion import Result, convert
+from spikecal.conversion import convert
 from spikecal.graph.graph import Graph
 from spikecal.graph.ops import Joint, Spike
 from spikecal.graph.stages import Stage, partition
 from spikecal.pipeline import Pipeline, resolve
+from spikecal.progress import Progress
+from spikecal.result import Result
 from spikecal.snn.execute import Shapes, shapes_of
 
 FLOAT = 4  # bytes
@@ -42,7 +43,7 @@ class Timing:
 
 def timing(result: Result) -> Timing:
     """Where the time of a conversion went."""
-    return Timing(dict(result.seconds), [StageTime(r.T, r.sweep, r.stage, r.seconds) for r in result.records])
+    return Timing(result.timings.to_dict(), [StageTime(r.T, r.sweep, r.stage, r.seconds) for r in result.records])
 
 
 def parameter_numbers(graph: Graph, inputs: Sequence[Tensor]) -> dict[str, int]:

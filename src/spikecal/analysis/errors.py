@@ -19,12 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from spikecal.calibration.images import batches, collect
-from spikecal.calibration.sweep import Progress
 from spikecal.errors import ConfigError
 from spikecal.graph.graph import Graph, describe
 from spikecal.graph.lower import lower
 from spikecal.graph.ops import Joint, Spike
 from spikecal.graph.stages import Stage, partition, with_joints
+from spikecal.progress import Progress
 from spikecal.snn.execute import Emission, Shapes, Want, analog, images_per_call, shapes_of
 from spikecal.snn.network import SpikingNetwork, channels_last
 from spikecal.snn.walk import Course, Edges, analog_values
@@ -134,7 +134,7 @@ def measure_errors(
 def ann_graph(ann: nn.Module | Graph, snn: SpikingNetwork, example: Sequence[Tensor]) -> Graph:
     """The ANN as a graph whose stages are those of `snn`."""
     if isinstance(ann, nn.Module):
-        keep = snn.info.get("keep", ())
+        keep = snn.origin.keep
         if snn.head is not None and not keep:
             raise ConfigError("this network has an analog head: give the graph it was made of, not the model")
         ann = with_joints(lower(ann, tuple(torch.cat([x, x]) for x in example), keep))

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from spikecal.analysis.energy import Energy, EnergyMeter
 from spikecal.calibration.calibrators import Weights
 from spikecal.calibration.images import is_list_of_batches
-from spikecal.calibration.sweep import Progress
 from spikecal.errors import ConfigError, DataError
 from spikecal.graph.graph import Graph
 from spikecal.graph.ops import Conv, Joint, Spike
 from spikecal.pipeline import Pipeline
+from spikecal.progress import Progress
 from spikecal.snn.network import SpikingNetwork
 
 BATCH = 250
@@ -192,7 +192,7 @@ def original(snn: SpikingNetwork, pipeline: dict[str, Any] | None = None) -> Gra
     `pipeline` is what it was made with, as plain data; a network from a file knows it.
     Thresholds, potentials and biases of neurons mean nothing to the ANN; the calibrated bias of an output is removed.
     """
-    pipeline = snn.info.get("pipeline") if pipeline is None else pipeline
+    pipeline = snn.origin.pipelines.get(snn.T) if pipeline is None else pipeline
     if pipeline is None or any(isinstance(c, Weights) for sweep in Pipeline.from_dict(pipeline).sweeps for c in sweep):
         return None
     graph = snn.graph.clone()

@@ -12,11 +12,12 @@ from spikecal.analysis.complexity import accuracy_against_images
 from spikecal.analysis.errors import NetworkErrors, measure_errors
 from spikecal.analysis.evaluate import accuracy, evaluate
 from spikecal.calibration.calibrators import Weights
-from spikecal.calibration.sweep import Progress
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Threshold
-from spikecal.conversion import Result, convert
+from spikecal.conversion import convert
 from spikecal.errors import ConfigError
 from spikecal.pipeline import ACP, BASELINE, FEW_ITERATIONS, LCP, MAXACT, Pipeline
+from spikecal.progress import Progress
+from spikecal.result import Result
 
 THETA, STEPS = 10.0, 5  # of the figure of ReLU, ClipFloor and ClipRound
 FEWER = 256  # images of shortened weights calibration, so that a figure is a matter of minutes

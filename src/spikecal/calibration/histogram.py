@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 BINS = 2048
+PARTS = ("counts", "exponent", "maximum", "clipped")  # what a histogram is made of, in files
 
 
 @dataclass

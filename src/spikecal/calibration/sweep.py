@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,17 +19,10 @@ from spikecal.graph.ops import Spike, along, frozen
 from spikecal.graph.passes import set_pool_units
 from spikecal.graph.stages import Stage, last_uses, partition
 from spikecal.pipeline import Pipeline
+from spikecal.progress import Progress
 from spikecal.snn.execute import Shapes, images_per_call
 from spikecal.snn.network import SpikingNetwork, channels_last
 from spikecal.snn.walk import analog_values
-
-
-class Progress(Protocol):
-    """Whoever wants to show how far a conversion is."""
-
-    def phase(self, name: str, total: int, seconds: float | None) -> None: ...
-
-    def advance(self, note: str = "") -> None: ...
 
 
 @dataclass

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from spikecal.analysis.summary import Summary
     from spikecal.calibration.sweep import StageRecord
     from spikecal.cli.request import Request
-    from spikecal.conversion import Result
     from spikecal.data.card import Card
     from spikecal.data.images import Data, Unreadable
     from spikecal.distillation.distill import Distilled
+    from spikecal.result import Result
 
 
 def convert_classifier(asked: "Request") -> None:
@@ -49,11 +49,11 @@ def convert_classifier(asked: "Request") -> None:
     with bars(asked.json) as progress:
         result = spikecal.convert(network, Prepared(chosen, card), keep=asked.keep, **asked.settings(progress))
     made = _Made(asked, result, distilled, distilling + time.perf_counter() - started, unreadable)
-    result.card = card.to_dict()
+    result.describe(card=card.to_dict())
     if distilled is not None:
-        result.seconds["distilling"] = distilling
+        result.timings.distilling = distilling
     if source.distilled:
-        result.more["calibration"] = DISTILLED
+        result.describe(calibration=DISTILLED)
     result.save(asked.output)  # what comes now only looks at it
     if asked.test > 0:
         made.measure(network, card, source)
@@ -89,7 +89,6 @@ class _Made:
 
     def measure(self, network: "nn.Module", card: "Card", source: "Data") -> None:
         """Run it on test images, if there are some, and put what comes out into the file."""
-        from spikecal.conversion import seconds_alone
         from spikecal.data.sources import subset
 
         asked, data = self.asked, self.asked.data
@@ -108,20 +107,20 @@ class _Made:
                     card,
                     "calibration" if same_images(held_out, source) else "test",
                     strict=asked.strict,
-                    seconds=seconds_alone(self.result.seconds),
+                    seconds=self.result.timings.alone(),
                     progress=progress,
                 )
         except DataError as error:  # no images to test on, or no classes to be right about
             self.why = str(error)
             return
         self.unreadable = {**self.unreadable, **more}
-        self.result.measured = self.summary.measured()
+        self.result.describe(measured=self.summary.measured())
         self.result.save(asked.output)
 
     def facts(self) -> dict[str, Any]:
         """For machines."""
         facts = {**self.asked.facts(), "unreadable": options.unreadable_facts(self.unreadable)}
-        facts |= {"seconds": self.seconds, "phases": self.result.seconds}
+        facts |= {"seconds": self.seconds, "phases": self.result.timings.to_dict()}
         facts |= {"summary": self.summary and self.summary.to_dict()}
         facts |= {} if self.distilled is None else {"distilled": self.distilled.facts()}
         return {**facts, "records": [dataclasses.asdict(record) for record in self.result.records]}

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from spikecal.calibration.sweep import Progress
     from spikecal.cli.reporting import Written
     from spikecal.cli.request import Request
     from spikecal.data.images import Unreadable
     from spikecal.detection.boxes import BoxData
     from spikecal.detection.precision import Precision
     from spikecal.detection.spiking import Conversion
+    from spikecal.progress import Progress
     from spikecal.report.measure import Measured
     from spikecal.report.source import Source
 
@@ -66,7 +66,8 @@ def convert_detector(asked: "Request") -> None:
     seconds = time.perf_counter() - started
     if asked.strict:
         refuse_unreadable(images.name, made.unreadable)
-    made.body.card = Card(name=asked.model, data=asked.data, classes=tuple(images.classes.values())).to_dict()
+    card = Card(name=asked.model, data=asked.data, classes=tuple(images.classes.values()))
+    made.body.describe(card=card.to_dict())
     made.save(asked.output)  # what comes now only looks at it
     held_out, found, why = _measured(made, asked)
     if found:
@@ -77,7 +78,7 @@ def convert_detector(asked: "Request") -> None:
             written = report_conversion(asked.report, asked.output.name, made, held_out, found, why, progress)
     unreadable = {**images.faults.left_out, **made.unreadable, **_unreadable(found)}
     if asked.json:
-        facts = {**asked.facts(), "task": "detect", "seconds": seconds, "phases": made.body.seconds}
+        facts = {**asked.facts(), "task": "detect", "seconds": seconds, "phases": made.body.timings.to_dict()}
         facts |= {"readout": made.body.snn.readout, "precision": {name: one.to_dict() for name, one in found.items()}}
         facts |= {"records": [dataclasses.asdict(record) for record in made.records]}
         facts |= {} if written is None else {"report": written.facts()}
@@ -106,7 +107,7 @@ def _measured(made: "Conversion", asked: "Request") -> "tuple[BoxData | None, di
             found = precisions(made.analog, {T: made.at(T) for T in sorted(made.body.networks)}, held_out, progress)
     except DataError as error:
         return None, {}, str(error)
-    made.body.measured = measured_precision(held_out.name, found)
+    made.body.describe(measured=measured_precision(held_out.name, found))
     return held_out, found, ""
 
 
@@ -127,7 +128,7 @@ def evaluate_detector(
     from spikecal.detection import spiking
 
     info = inspect(file)
-    detector = detector_of(info, file, model, weights)
+    detector = detector_of(info.get("detector"), file, model, weights)
     bodies = {T: spiking.load(file, detector, T) for T in sorted(set(steps or info["T"]))}
     test = _test_images(model, detector, weights, data, images, seed, strict)
     with bars(json) as progress:
@@ -161,7 +162,7 @@ def report_detector(
     from spikecal.detection import spiking
     from spikecal.report.detections import look_at_detector
 
-    detector = detector_of(source.first.info, file, model, weights)
+    detector = detector_of(source.first.origin.detector, file, model, weights)
     bodies = {T: spiking.fit(network, detector, str(file)) for T, network in source.networks.items()}
     test = _test_images(model, detector, weights, data, images, seed, strict)
     found = precisions(detector, bodies, test, progress)
@@ -211,13 +212,13 @@ def _test_images(
     return test
 
 
-def detector_of(info: "Mapping[str, Any]", file: Path, model: str, weights: Path | None) -> "nn.Module":
+def detector_of(rest: str | None, file: Path, model: str, weights: Path | None) -> "nn.Module":
     """The detector by its name. Its own weights, if no others are given, must be those that the file was made from."""
     from spikecal.detection import spiking
     from spikecal.zoo.detectors import load_detector
 
     detector = load_detector(model, weights)
-    if weights is None and info.get("detector") not in (None, spiking.rest_print(detector)):
+    if weights is None and rest not in (None, spiking.rest_print(detector)):
         raise ConfigError(f"{file} was made from other weights than those that {model} has of its own: give --weights")
     return detector
 

@@ -1,6 +1,6 @@
 """`spikecal evaluate`: accuracy, steps and energy of the networks in a file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,10 +45,10 @@ def evaluate(
     """Measure the networks in a file: accuracy after every step, the steps they need, energy, how often they fire."""
     import spikecal
     from spikecal.analysis.evaluate import original
-    from spikecal.conversion import read_timings, seconds_alone
     from spikecal.data.card import Card
     from spikecal.data.prepare import Prepared
     from spikecal.data.sources import subset
+    from spikecal.snn.origin import Timings
     from spikecal.zoo.models import load_model
 
     info = spikecal.inspect(file)
@@ -80,7 +80,7 @@ def evaluate(
     with bars(json) as progress:
         summary, unreadable = measure(
             networks, ann, test, card, "test",
-            strict=strict, points=within, seconds=seconds_alone(read_timings(file)), progress=progress,
+            strict=strict, points=within, seconds=Timings.beside(file).alone(), progress=progress,
         )  # fmt: skip
     if json:
         show_json({"file": str(file), **summary.to_dict(), "unreadable": options.unreadable_facts(unreadable)})
@@ -118,12 +118,11 @@ def load_networks(
     return networks
 
 
-def named_detector(info: Mapping[str, Any], model: str | None) -> tuple[str | None, str | None]:
+def named_detector(card: Any, model: str | None) -> tuple[str | None, str | None]:
     """The detector a file came from and its data, as far as they are known. A file cannot name code to be run."""
     from spikecal.detection.sources import KINDS
     from spikecal.zoo.detectors import is_detector
 
-    card = info.get("card")
     name, data = (str(card.get(key) or "") for key in ("name", "data")) if isinstance(card, dict) else ("", "")
     known = data if data.partition(":")[0] in KINDS else None
     return model or (name if is_detector(name) else None), known

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from spikecal.analysis.summary import Summary
-    from spikecal.calibration.sweep import Progress
     from spikecal.data.card import Card
     from spikecal.data.images import Data, Unreadable
     from spikecal.graph.graph import Graph
+    from spikecal.progress import Progress
     from spikecal.report.content import Seen
     from spikecal.report.measure import Measured
     from spikecal.report.source import Source
@@ -102,7 +102,7 @@ def report(
 
 def _detector(source: "Source", model: str | None, task: str | None) -> str | None:
     """The name of the detector that a file holds the body of; "" where only that it is one is known."""
-    named, _ = named_detector(source.first.info, model)
+    named, _ = named_detector(source.first.origin.card, model)
     return (named or "") if holds_detector(source.name, source.detector, named, task) else None
 
 
@@ -124,7 +124,7 @@ def _detected(
 
     if images == 0:
         return NOTHING, {}, "--images 0"
-    _, known = named_detector(source.first.info, None)
+    _, known = named_detector(source.first.origin.card, None)
     try:
         if not model:
             raise ConfigError(f"{file} is the body of a detector it does not name: give it with --model and --weights")
@@ -176,7 +176,6 @@ def _measured(
 ) -> tuple["Measured", "Unreadable"]:
     """Accuracy where there are classes, then everything else; the images followed are those of `before`."""
     from spikecal.analysis.evaluate import original
-    from spikecal.conversion import seconds_alone
     from spikecal.report.measure import ann_of, first_images, gives_classes, look
 
     first = first_images(data, card, strict)[0]
@@ -190,7 +189,7 @@ def _measured(
             notes = (f"{data.name} has no labels and {source.name} no ANN: how good it is is not known (--model).",)
         else:
             networks = [source.networks[T] for T in sorted(source.networks)]
-            seconds = seconds_alone(source.seconds)
+            seconds = source.timings.alone()
             summary, unreadable = measure(
                 networks, ann, data, card, _split(source, data), strict=strict, seconds=seconds, progress=progress
             )

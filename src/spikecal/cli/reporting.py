@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from spikecal.analysis.evaluate import Evaluation
     from spikecal.analysis.summary import Summary
-    from spikecal.calibration.sweep import Progress
-    from spikecal.conversion import Result
     from spikecal.data.card import Card
     from spikecal.data.images import Data
+    from spikecal.progress import Progress
     from spikecal.report.content import Seen
+    from spikecal.result import Result
 
 NETWORK_FACTS = (
     "label", "T", "accuracy", "agreement", "ann", "first", "energy", "energy_all", "break_even", "rate", "seconds",
@@ -100,16 +100,15 @@ def report_results(
 ) -> Written:
     """Several conversions of one network side by side, measured already."""
     from spikecal.analysis.summary import Summary
-    from spikecal.conversion import seconds_alone
     from spikecal.report.content import NOTHING
     from spikecal.report.measure import look
     from spikecal.report.source import from_result
 
     seen: list[Seen] = []
     for name, result in results.items():
-        result.card = card.to_dict()
+        result.describe(card=card.to_dict())
         source = from_result(name, result)
-        seconds = seconds_alone(result.seconds)
+        seconds = result.timings.alone()
         summary = Summary(data.name, "test", [runs[name][T] for T in sorted(runs[name])], seconds=seconds)
         first = seen[0][1] if seen else NOTHING
         teacher = first.graph or ann  # lowered once is enough

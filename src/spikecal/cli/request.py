@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spikecal.calibration.sweep import Progress
     from spikecal.pipeline import Pipeline
+    from spikecal.progress import Progress
     from spikecal.snn.network import Readout
 
 

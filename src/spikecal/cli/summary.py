@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from spikecal.analysis.summary import Summary
-    from spikecal.calibration.sweep import Progress
     from spikecal.data.card import Card
     from spikecal.data.images import Data, Unreadable
     from spikecal.graph.graph import Graph
+    from spikecal.progress import Progress
     from spikecal.snn.network import SpikingNetwork
 
 BATCH = 200

@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from spikecal.calibration.sweep import Progress
-from spikecal.conversion import Silent
 from spikecal.data.images import Unreadable, UnreadableImage, none_readable
 from spikecal.detection.boxes import BoxData, Target
 from spikecal.errors import ConfigError, DataError
+from spikecal.progress import Progress, Silent
 
 Detections = dict[str, Tensor]  # what torchvision's detectors say of an image: boxes [n, 4], labels [n], scores [n]
 

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from spikecal import conversion
 from spikecal.calibration.calibrators import Potential
-from spikecal.calibration.sweep import Progress, StageRecord
+from spikecal.calibration.sweep import StageRecord
 from spikecal.calibration.workdir import fingerprint
 from spikecal.data.images import Unreadable, UnreadableImage, none_readable, shuffled
 from spikecal.detection.boxes import BoxData
@@ -23,6 +23,8 @@ from spikecal.errors import ConfigError, DataError, FileError
 from spikecal.graph.graph import same_structure
 from spikecal.graph.prepare import SMALL_TYPES
 from spikecal.pipeline import LCP, Pipeline, resolve
+from spikecal.progress import Progress
+from spikecal.result import Result
 from spikecal.snn.file import load as load_network
 from spikecal.snn.network import READOUTS, Readout, SpikingNetwork
 from spikecal.zoo.detectors import body_of, body_place
@@ -54,7 +56,7 @@ class Conversion:
     """A detector with a spiking body for every T asked for, and what was done to make them."""
 
     analog: nn.Module
-    body: conversion.Result
+    body: Result
     unreadable: Unreadable
 
     @property
@@ -114,7 +116,7 @@ def convert(
     )
     for network in result.networks.values():
         network.readout = readout
-    result.more["detector"] = rest_print(detector)
+    result.describe(detector=rest_print(detector))
     return Conversion(copy.deepcopy(detector).eval(), result, chosen.unreadable)
 
 
@@ -129,7 +131,7 @@ def load(path: str | Path, detector: nn.Module, T: int | None = None) -> nn.Modu
 def fit(network: SpikingNetwork, detector: nn.Module, path: str) -> nn.Module:
     """The detector with a body that was read from `path`, if that is a body for it."""
     body = body_of(detector)
-    if network.info.get("detector") not in (None, rest_print(detector)):
+    if network.origin.detector not in (None, rest_print(detector)):
         log.warning("%s is the body of a detector whose pyramid and heads have other weights than this one's", path)
     home = next((p for p in detector.parameters() if p.is_floating_point()), torch.empty(0))
     example = torch.zeros(1, 3, TRIED, TRIED, device=home.device, dtype=home.dtype)

@@ -6,11 +6,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from spikecal.calibration.sweep import Progress
 from spikecal.detection.boxes import BoxData
 from spikecal.detection.feed import BoxFeed
 from spikecal.detection.precision import evaluate
 from spikecal.errors import ConfigError
+from spikecal.progress import Progress
 from spikecal.training.loop import EVERY, EpochRecord, Training, fit
 from spikecal.training.recipes import DetectionRecipe, Recipe
 

@@ -15,9 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from spikecal import __version__
-from spikecal.calibration.sweep import Progress
 from spikecal.calibration.workdir import Workdir, fingerprint
-from spikecal.conversion import Silent
 from spikecal.data.card import Card
 from spikecal.data.images import Data
 from spikecal.data.prepare import prepare
@@ -27,6 +25,7 @@ from spikecal.distillation.teacher import Teacher
 from spikecal.errors import ConfigError
 from spikecal.files import write_whole
 from spikecal.memory import free_memory
+from spikecal.progress import Progress, Silent
 
 IMAGES = 1024
 BATCH, LEAST = 128, 16  # images that are optimised together: statistics of fewer than the least mean little

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from spikecal.analysis.energy import Energy, EnergyMeter
 from spikecal.analysis.errors import measure_errors
-from spikecal.calibration.sweep import Progress
 from spikecal.data.card import Card
 from spikecal.detection.boxes import BoxData, Target
 from spikecal.detection.precision import Detections, Precision, readable_images
 from spikecal.detection.spiking import Sample, samples, scaled, with_body
+from spikecal.progress import Progress
 from spikecal.report.measure import Measured, Samples, ann_of
 from spikecal.report.source import Source
 from spikecal.report.spikes import data_uri

@@ -11,12 +11,12 @@ from spikecal.analysis.energy import Energy, measure_energy
 from spikecal.analysis.errors import IMAGES, NetworkErrors, ann_graph, measure_errors
 from spikecal.analysis.evaluate import answering, check_weights
 from spikecal.analysis.summary import Summary
-from spikecal.calibration.sweep import Progress
 from spikecal.data.card import Card
 from spikecal.data.images import Data, Unreadable, none_readable
 from spikecal.data.prepare import Prepared
 from spikecal.errors import ConfigError, DataError
 from spikecal.graph.graph import Graph
+from spikecal.progress import Progress
 from spikecal.report.source import Source
 from spikecal.report.spikes import LADDER, choose_samples
 from spikecal.snn.network import SpikingNetwork
@@ -122,7 +122,7 @@ def look(
 def ann_of(source: Source, ann: nn.Module | Graph | None, images: Tensor) -> Graph | None:
     """The ANN with the stages of the networks; None where it is neither given nor left in the file."""
     head = source.headless or source.first.head is not None
-    if ann is None or (head and isinstance(ann, nn.Module) and not source.first.info.get("keep")):
+    if ann is None or (head and isinstance(ann, nn.Module) and not source.first.origin.keep):
         return source.ann
     try:
         graph = ann_graph(ann, source.first, (images[:1],))

@@ -10,15 +10,16 @@ from torch import Tensor
 
 from spikecal.analysis.evaluate import original, same_weights
 from spikecal.calibration.calibrators import Calibrator, Weights
-from spikecal.calibration.histogram import BINS, Histogram
+from spikecal.calibration.histogram import BINS, PARTS, Histogram
 from spikecal.calibration.sweep import StageRecord
-from spikecal.conversion import PARTS, Result, read_timings, seconds_alone
 from spikecal.data.card import Card
 from spikecal.errors import ConfigError, FileError
 from spikecal.graph.graph import Graph, describe
 from spikecal.pipeline import PRESETS, Pipeline
+from spikecal.result import Result
 from spikecal.snn.file import Reader
 from spikecal.snn.network import SpikingNetwork
+from spikecal.snn.origin import Timings
 
 MEASURES = ("accuracy", "map")  # what the numbers of a network are: right answers, or a detector's mAP
 
@@ -31,7 +32,7 @@ class Source:
     networks: Mapping[int, SpikingNetwork]
     records: list[StageRecord]
     histograms: Mapping[str, Histogram]  # all channels of a layer as one
-    seconds: Mapping[str, float]  # by phase: lower, thresholds, T=8, ...
+    timings: Timings
     pipeline: Pipeline | None = None
     card: Card | None = None
     calibration_images: int | None = None
@@ -79,7 +80,7 @@ class Source:
 
     def conversion_seconds(self, T: int) -> float | None:
         """What a conversion for this T alone takes, where the timings are known."""
-        return seconds_alone(self.seconds).get(T)
+        return self.timings.alone().get(T)
 
 
 def _bare(pipeline: Pipeline) -> Pipeline:
@@ -120,13 +121,13 @@ def from_result(name: str, result: Result) -> Source:
         networks=result.networks,
         records=result.records,
         histograms={layer: histogram.layer() for layer, histogram in result.histograms.items()},
-        seconds=result.seconds,
+        timings=result.timings,
         pipeline=result.pipeline,
-        card=None if result.card is None else Card.from_dict(result.card),
-        calibration_images=result.images,
-        measured=None if result.measured is None else _measured(result.measured),
-        distilled=result.more.get("calibration") == "distilled",
-        detector="detector" in result.more,
+        card=None if result.origin.card is None else Card.from_dict(result.origin.card),
+        calibration_images=result.origin.images,
+        measured=None if result.origin.measured is None else _measured(result.origin.measured),
+        distilled=result.origin.calibration == "distilled",
+        detector=result.origin.detector is not None,
     )
 
 
@@ -141,23 +142,24 @@ def from_file(path: Path, steps: Collection[int] = ()) -> Source:
         networks = {T: SpikingNetwork(reader.graph(T, None), T) for T in sorted(steps or there)}
     except ValueError as error:
         raise FileError(f"{path} is not a whole spikecal network: {error}") from error
-    info = reader.spec["info"]
+    origin = reader.origin()
+    plans = list(origin.pipelines.values())
     for network in networks.values():
-        network.info, network.readout = info, reader.readout()
+        network.origin, network.readout = origin, reader.readout()
     try:
         return Source(
             name=path.name,
             networks=networks,
-            records=[_record(entry) for entry in info.get("records", ())],
+            records=[_record(entry) for entry in origin.records],
             histograms=_histograms(reader.tensors),
-            seconds=read_timings(path),
-            pipeline=Pipeline.from_dict(info["pipeline"]) if "pipeline" in info else None,
-            card=Card.from_dict(info["card"]) if "card" in info else None,
-            calibration_images=_optional(_count, info.get("images")),
-            measured=_measured(info["measured"]) if "measured" in info else None,
+            timings=Timings.beside(path),
+            pipeline=Pipeline.from_dict(plans[-1]) if plans else None,
+            card=None if origin.card is None else Card.from_dict(origin.card),
+            calibration_images=_optional(_count, origin.images),
+            measured=None if origin.measured is None else _measured(origin.measured),
             headless=reader.spec["head"],
-            distilled=info.get("calibration") == "distilled",
-            detector="detector" in info,
+            distilled=origin.calibration == "distilled",
+            detector=origin.detector is not None,
         )
     except (ConfigError, ValueError, OverflowError, TypeError, KeyError, AttributeError) as error:
         raise FileError(

@@ -14,15 +14,16 @@ from spikecal import __version__
 from spikecal.analysis.complexity import parameter_numbers
 from spikecal.analysis.evaluate import accuracy, evaluate
 from spikecal.calibration.calibrators import Weights
-from spikecal.calibration.sweep import Progress
+from spikecal.calibration.phases import MEASURED, image_passes
 from spikecal.calibration.workdir import fingerprint
-from spikecal.conversion import MEASURED, Silent, convert, image_passes
+from spikecal.conversion import convert
 from spikecal.data.prepare import Loader
 from spikecal.data.sources import Data, subset
 from spikecal.errors import DataError
 from spikecal.files import write_whole
 from spikecal.graph.stages import partition
 from spikecal.pipeline import Pipeline
+from spikecal.progress import Progress, Silent
 from spikecal.reproduce import detectors
 from spikecal.reproduce.detectors import DetectorSubject
 from spikecal.reproduce.subjects import Subject
@@ -213,10 +214,10 @@ def timing(cell: Cell, subject: Subject, progress: Progress, memory: int | None)
             graph.run(images)
             rounds.append(time.perf_counter() - started)
     ann = statistics.median(rounds) * used / len(images)
-    seconds = result.seconds[f"T={cell.T}"]
+    seconds = result.timings.steps[cell.T]
     return {
         "seconds": seconds,
-        "thresholds": result.seconds["thresholds"],
+        "thresholds": result.timings.thresholds,
         "ann_pass": ann,
         "passes": seconds / ann,
         "images": used,

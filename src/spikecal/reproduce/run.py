@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spikecal.calibration.sweep import Progress
-from spikecal.conversion import Silent
 from spikecal.errors import ConfigError
 from spikecal.files import write_whole
+from spikecal.progress import Progress, Silent
 from spikecal.reproduce.cells import Cell, long_cell, machine, measure, same_for_every_seed
 from spikecal.reproduce.detectors import DetectorSubject, load_detector_subject
 from spikecal.reproduce.sizes import Sizes

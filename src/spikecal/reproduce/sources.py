@@ -8,13 +8,13 @@ from typing import Protocol
 
 import torch
 
-from spikecal.calibration.sweep import Progress
 from spikecal.calibration.workdir import data_fingerprint, fingerprint
 from spikecal.data.known import KNOWN
 from spikecal.data.sources import Data, data_root, load_data
 from spikecal.distillation.distill import IMAGES, distill
 from spikecal.distillation.inversion import Inversion, noise
 from spikecal.errors import ConfigError
+from spikecal.progress import Progress
 from spikecal.reproduce.subjects import Subject, available, load_subject
 from spikecal.zoo.models import ZOO
 

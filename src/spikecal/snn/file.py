@@ -24,6 +24,7 @@ from spikecal.graph.op import is_channel
 from spikecal.graph.ops import OPS, Input, Joint, Op, Spike
 from spikecal.neurons import known_neuron
 from spikecal.snn.network import READOUTS, Readout, SpikingNetwork
+from spikecal.snn.origin import Origin
 
 FORMAT = 2
 READABLE = (1, 2)  # the first knew one kind of neuron
@@ -37,12 +38,10 @@ DTYPES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2,
 # -- writing ---------------------------------------------------------------------------------------------------
 
 
-def write(
-    path: str | Path, networks: Mapping[int, SpikingNetwork], info: dict[str, Any], extra: dict[str, Tensor]
-) -> None:
+def write(path: str | Path, networks: Mapping[int, SpikingNetwork], origin: Origin, extra: dict[str, Tensor]) -> None:
     """Write networks of one graph, one for each T, atomically. Equal tensors are stored once.
 
-    `info` is plain data and `extra` are tensors kept beside the networks (records, histograms).
+    `extra` are tensors kept beside the networks (histograms).
     """
     path = Path(path)
     for network in networks.values():
@@ -62,7 +61,10 @@ def write(
                 stored.setdefault(key, value)
                 parameters[str(T)][f"{node.name}:{name}"] = key
     stored |= {f"extra:{name}": _plain(value) for name, value in extra.items()}
-    graph = next(iter(networks.values())).graph
+    first = next(iter(networks.values()))
+    graph, info = first.graph, origin.to_info()
+    if first.readout != "current":
+        info["readout"] = first.readout
     spec = json.dumps(
         {
             "format": FORMAT,
@@ -213,6 +215,14 @@ class Reader:
             self._fail(f"reads its outputs as {str(found)[:20]!r}, which this version of spikecal cannot")
         return "spikes" if found == "spikes" else "current"
 
+    def origin(self) -> Origin:
+        """Where its networks come from."""
+        try:
+            return Origin.from_info(self.spec["info"], self.steps())
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            reason = str(error) or type(error).__name__
+            raise FileError(f"{self.path}: what it says of its making makes no sense: {reason}") from error
+
     def graph_spec(self) -> None:
         """Check the description of the graph without allocating anything it describes."""
         nodes, seen = self.spec["nodes"], set[str]()
@@ -341,8 +351,7 @@ def load(path: str | Path, T: int | None = None, head: nn.Module | None = None) 
         network = SpikingNetwork(graph, T)
     except ValueError as error:
         raise FileError(f"{path} is not a whole spikecal network: {error}") from error
-    network.info = reader.spec["info"]
-    network.readout = reader.readout()
+    network.origin, network.readout = reader.origin(), reader.readout()
     return network
 
 
@@ -356,12 +365,12 @@ def inspect(path: str | Path) -> dict[str, Any]:
             readers.setdefault(key, set()).add(T)
     sets: dict[str, dict[str, int]] = {"shared": {}}
     for T, table in tables.items():
-        for slot, key in {key: slot for slot, key in table.items()}.items():
-            shared = len(readers[slot]) == len(tables) and len(tables) > 1
-            kind = key.rpartition(":")[2]
+        for key, slot in {key: slot for slot, key in table.items()}.items():
+            shared = len(readers[key]) == len(tables) and len(tables) > 1
+            kind = slot.rpartition(":")[2]
             group = sets["shared"] if shared else sets.setdefault(f"T={T}", {})
             if not (shared and T != next(iter(tables))):
-                group[kind] = group.get(kind, 0) + reader.bytes[slot]
+                group[kind] = group.get(kind, 0) + reader.bytes[key]
     return {
         **reader.spec["info"],
         "path": str(path),

@@ -14,6 +14,7 @@ from spikecal.graph.ops import ChannelAffine, Conv, Joint, Spike, along, frozen
 from spikecal.graph.passes import fold_affine, fold_scale_forward
 from spikecal.graph.stages import Stage, partition, with_joints
 from spikecal.snn.execute import Emission, Want, added_up, images_per_call, shapes_of, steps_per_call
+from spikecal.snn.origin import Origin
 from spikecal.snn.walk import Course
 
 # How an output that is itself an activation is read: as the activation of the mean current, or as mean spikes.
@@ -40,7 +41,7 @@ class SpikingNetwork(nn.Module):
             {"/" + name.replace("/", "//").replace(".", "/"): node.op for name, node in graph.nodes.items()}
         )
         self.head = graph.head
-        self.info: dict[str, Any] = {}
+        self.origin = Origin()
         self.readout: Readout = "current"
         self._shapes: dict[tuple[torch.Size, ...], dict[str, torch.Size]] = {}
         weights_channels_last(graph)
@@ -193,7 +194,7 @@ class SpikingNetwork(nn.Module):
         """Write this network alone; `Result.save` writes all T of a conversion into one file."""
         from spikecal.snn.file import write  # file.py builds on this module
 
-        write(path, {self.T: self}, self.info, {})
+        write(path, {self.T: self}, self.origin, {})
 
     # -- other forms -------------------------------------------------------------------------------------------
 
@@ -216,7 +217,7 @@ class SpikingNetwork(nn.Module):
         fold_scale_forward(result)
         # a scale that could not be folded may now be read by several stages, through a cat
         network = SpikingNetwork(with_joints(result), self.T)
-        network.info = dict(self.info)
+        network.origin = self.origin
         network.readout = self.readout
         return network
 

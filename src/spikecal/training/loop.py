@@ -14,14 +14,13 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from spikecal.analysis.evaluate import accuracy
-from spikecal.calibration.sweep import Progress
 from spikecal.calibration.workdir import data_fingerprint
-from spikecal.conversion import Silent
 from spikecal.data.card import Card
 from spikecal.data.factory import first_line
 from spikecal.data.prepare import Loader
 from spikecal.data.sources import Data
 from spikecal.errors import ConfigError, DataError, FileError, TrainingError
+from spikecal.progress import Progress, Silent
 from spikecal.training import checkpoint as files
 from spikecal.training.feed import Feed, logits, mixed
 from spikecal.training.recipes import DetectionRecipe, Recipe

@@ -1,0 +1,86 @@
+"""What `convert` is given: checked, and what it means for this model."""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from spikecal.calibration.images import Inputs
+from spikecal.errors import ConfigError, ConversionError
+from spikecal.graph.graph import Graph
+from spikecal.graph.ops import MaxPool
+from spikecal.pipeline import Pipeline
+
+
+def check_model(model: Any) -> None:
+    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
+        raise ConversionError(
+            type(model).__name__, "not a torch.nn.Module with Python code", "convert the module it was made from"
+        )
+
+
+def steps_of(T: int | Sequence[int]) -> list[int]:
+    steps: list[Any] = list(T) if isinstance(T, Sequence) else [T]
+    if not steps:
+        raise ConfigError("T is an empty list: name at least one number of steps")
+    for t in steps:
+        if not isinstance(t, int) or isinstance(t, bool) or t < 1:
+            raise ConfigError(f"T must be a positive number of steps, not {t!r}")
+    return sorted(set(steps))
+
+
+def check_number(name: str, value: Any, least: int, below: int | None = None) -> None:
+    """Raise for what is no whole number of at least `least`; None is left to the default."""
+    if value is None and name != "seed":
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < least or (below is not None and value >= below):
+        wanted = "a non-negative integer" if least == 0 else f"an integer of at least {least}"
+        raise ConfigError(f"{name} must be {wanted}, not {value!r}")
+
+
+def check_pools(graph: Graph, pipeline: Pipeline) -> None:
+    """Raise where spikes that can be negative are max-pooled: running sums may fall, and pools take nothing back."""
+    signed = pipeline.neuron.alphabet[0] < 0
+    for node in graph.nodes.values():
+        if signed and isinstance(node.op, MaxPool) and node.op.of == "spikes":
+            found = f"a max-pool of {pipeline.neuron.name} neurons, whose spikes can be negative"
+            raise ConversionError(node.name, found, "use average pools, or neurons without negative spikes")
+
+
+def checked_keep(keep: Any) -> Sequence[str]:
+    names = [keep] if isinstance(keep, str) else keep
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"keep is a list of names of submodules, not {keep!r}")
+    return names
+
+
+def home_of(model: nn.Module) -> tuple[torch.device, torch.dtype]:
+    """Where and in what precision to work: the model's own, but never below float32."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.device.type == "meta":
+            raise ConversionError(name, "a tensor on the meta device, which has no data", "load the weights first")
+        if tensor.is_floating_point():
+            return tensor.device, tensor.dtype if tensor.dtype == torch.float64 else torch.float32
+    return torch.device("cpu"), torch.float32
+
+
+def number_of_inputs(model: nn.Module) -> int:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(model.forward).parameters.values()
+    return max(1, sum(p.kind in kinds and p.default is inspect.Parameter.empty for p in parameters))
+
+
+def image_dims(model: nn.Module) -> int | None:
+    """Dimensions of one image: a convolution for 2-D images takes channels and two more; None if there is none."""
+    kinds = {nn.Conv1d: 2, nn.Conv2d: 3, nn.Conv3d: 4}
+    found = (dims for module in model.modules() for kind, dims in kinds.items() if isinstance(module, kind))
+    return next(found, None)
+
+
+def example_of(images: list[Inputs]) -> Inputs:
+    """Two images to trace with (one twice, if there is but one or the second has another size)."""
+    first = images[0]
+    second = images[1] if len(images) > 1 and [x.shape for x in images[1]] == [x.shape for x in first] else first
+    return tuple(torch.cat(pair) for pair in zip(first, second, strict=True))

@@ -1,0 +1,57 @@
+"""What a conversion gives: networks for every T, and what was done to make them."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spikecal.calibration.histogram import PARTS, Histogram
+from spikecal.calibration.sweep import StageRecord, settings_of
+from spikecal.errors import ConfigError
+from spikecal.files import is_special, write_whole
+from spikecal.pipeline import Pipeline
+from spikecal.snn.file import write
+from spikecal.snn.network import SpikingNetwork
+from spikecal.snn.origin import Origin, Timings
+
+
+@dataclass
+class Result:
+    """Networks for every T asked for, and what was done to make them.
+
+    `origin` is what a file will say of that; what is measured of the networks later on is put there.
+    """
+
+    networks: dict[int, SpikingNetwork]
+    records: list[StageRecord]
+    pipeline: Pipeline
+    histograms: dict[str, Histogram]
+    timings: Timings = field(default_factory=Timings)
+    origin: Origin = field(default_factory=Origin)
+
+    @property
+    def snn(self) -> SpikingNetwork:
+        """The network for the largest T."""
+        return self.networks[max(self.networks)]
+
+    def at(self, T: int) -> SpikingNetwork:
+        if T not in self.networks:
+            raise ConfigError(f"there is no network for T={T}; there are T={sorted(self.networks)}")
+        return self.networks[T]
+
+    def describe(self, **facts: Any) -> None:
+        """Put facts into the origin: a card, what was measured."""
+        self.origin = self.origin.changed(**facts)
+
+    def save(self, path: str | Path) -> None:
+        """Write one file with all networks, and beside it `path + ".json"` with the timings."""
+        layers = {name: histogram.layer() for name, histogram in self.histograms.items()}
+        extra = {f"{name}:{part}": getattr(h, part) for name, h in layers.items() for part in PARTS}
+        plan = self.pipeline.to_dict()
+        records = tuple(settings_of(record) for record in self.records)
+        origin = self.origin.changed(pipelines=dict.fromkeys(self.networks, plan), records=records)
+        write(path, self.networks, origin, extra)
+        stages = [[r.T, r.sweep, r.stage, r.seconds] for r in self.records]
+        if not is_special(Path(path)):
+            timings = {"seconds": self.timings.to_dict(), "stages": stages}
+            write_whole(Path(f"{path}.json"), json.dumps(timings, indent=1))

@@ -1,0 +1,90 @@
+"""Where networks come from: what a file says of their making, and how long it took."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+Plain = dict[str, Any]  # data as JSON has it
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The making of networks, as plain data; the same for the same conversion. None and empty: not known."""
+
+    pipelines: Mapping[int, Plain] = field(default_factory=dict)  # by T
+    records: tuple[Plain, ...] = ()  # of all T
+    micro_batches: Mapping[int, int] = field(default_factory=dict)  # images per kernel call, by T
+    images: int | None = None  # how many there were to calibrate on; parts of a pipeline may use fewer
+    keep: tuple[str, ...] = ()  # submodules that stayed analog
+    card: Plain | None = None  # what the network expects of images
+    measured: Plain | None = None  # what was measured of it and of the ANN
+    calibration: str | None = None  # "distilled": the images were made from the network
+    detector: str | None = None  # of a detector's body: a hash of the rest
+
+    def to_info(self) -> Plain:
+        """As a file has it. Several T of one pipeline name it once."""
+        plans = list(self.pipelines.values())
+        alike = all(plan == plans[0] for plan in plans)
+        found = {
+            "pipeline": plans[0] if plans and alike else None,
+            "pipelines": None if alike else {str(T): plan for T, plan in self.pipelines.items()},
+            "records": list(self.records) if self.pipelines else None,
+            "micro_batch": {str(T): n for T, n in self.micro_batches.items()} if self.pipelines else None,
+            "keep": list(self.keep) or None,
+            **{name: getattr(self, name) for name in ("card", "measured", "images", "calibration", "detector")},
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    @classmethod
+    def from_info(cls, info: Mapping[str, Any], steps: Iterable[int]) -> Self:
+        """From what a file says, of any format; ValueError, TypeError or AttributeError where that makes no sense."""
+        plans = info.get("pipelines")
+        if plans is None:
+            plans = dict.fromkeys(steps, info["pipeline"]) if "pipeline" in info else {}
+        return cls(
+            pipelines={int(T): dict(plan) for T, plan in plans.items()},
+            records=tuple(dict(record) for record in info.get("records", ())),
+            micro_batches={int(T): int(n) for T, n in info.get("micro_batch", {}).items()},
+            keep=tuple(str(name) for name in info.get("keep", ())),
+            **{name: info.get(name) for name in ("images", "card", "measured", "calibration", "detector")},
+        )
+
+    def changed(self, **facts: Any) -> Self:
+        return replace(self, **facts)
+
+
+@dataclass
+class Timings:
+    """Seconds of a conversion by phase. They differ from run to run, so they are in a file of their own."""
+
+    lowering: float = 0.0
+    thresholds: float = 0.0
+    steps: dict[int, float] = field(default_factory=dict)  # of the network for each T
+    distilling: float = 0.0
+
+    def alone(self) -> dict[int, float]:
+        """What a conversion for each T alone takes, with all that comes before it."""
+        before = self.distilling + self.lowering + self.thresholds
+        return {T: before + seconds for T, seconds in self.steps.items()}
+
+    def to_dict(self) -> dict[str, float]:
+        named = {"distilling": self.distilling} if self.distilling else {}
+        steps = {f"T={T}": seconds for T, seconds in self.steps.items()}
+        return {**named, "lower": self.lowering, "thresholds": self.thresholds, **steps}
+
+    @classmethod
+    def from_dict(cls, phases: Mapping[str, Any]) -> Self:
+        """From what `to_dict` gave; ValueError or TypeError where it is nothing such."""
+        known = {str(name): float(seconds) for name, seconds in phases.items()}
+        first = [known.pop(name, 0.0) for name in ("lower", "thresholds", "distilling")]
+        return cls(first[0], first[1], {int(name.removeprefix("T=")): value for name, value in known.items()}, first[2])
+
+    @classmethod
+    def beside(cls, path: str | Path) -> Self:
+        """Those that were written beside a network; all 0 where that file is gone or is none."""
+        try:
+            return cls.from_dict(json.loads(Path(f"{path}.json").read_text())["seconds"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return cls()
