@@ -1,6 +1,7 @@
 """Puts the figures of docs/results/GROUP/TABLE.json into docs/results.md, between the marks there; the words stay.
 
-Also draws docs/images/results.png out of the tables called `cifar`.
+Before that every table is held against the claims of today: its `claims` and its page GROUP/TABLE.md are written
+anew, its figures stay. Also draws docs/images/results.png out of the tables called `cifar`.
 
 `<!-- figures GROUP/TABLE … -->` is followed by the measured figures, `<!-- claims GROUP/TABLE … -->` by what is seen of
 the paper's claims, up to `<!-- end -->`. What has not been measured yet is said to be missing. `<!-- why PART -->` is
@@ -16,7 +17,9 @@ from typing import Any
 
 from spikecal.analysis.plots import Means, accuracy_over_steps
 from spikecal.files import write_whole
-from spikecal.reproduce.render import grid, heading, measured, plus_minus
+from spikecal.reproduce.render import grid, heading, markdown, measured, papers_size, papers_T, plus_minus, size
+from spikecal.reproduce.summary import judge
+from spikecal.reproduce.tables import find
 
 DOCS = Path(__file__).parent.parent / "docs"
 WHY = DOCS.parent / "bench" / "results" / "claims.json"
@@ -62,16 +65,24 @@ def _figures(name: str, summary: dict[str, Any]) -> str:
 
 
 def _claims(found: dict[str, dict[str, Any]]) -> str:
-    """A row for each claim, table and network, with the verdict at each T and by how many points."""
-    rows: dict[tuple[str, ...], list[str]] = {}
+    """Rows for each claim, network and table: the paper's claims, then those that are ours."""
+    parts = [_judged(found, ours) for ours in (False, True)]
+    return "\nNot said in the paper, but expected here:\n\n".join(part for part in parts if part)
+
+
+def _judged(found: dict[str, dict[str, Any]], ours: bool) -> str:
+    """The verdict at each T with its size, and the paper's sizes."""
+    rows: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     for name, summary in found.items():
-        for judged in summary["claims"]:
-            where = f"[{name}](results/{name}.md)"
-            verdict = f"{MARKS[judged['verdict']]} ({judged['by']:+.1f})"
-            rows.setdefault((judged["claim"], judged["model"], where), []).append(f"T={judged['T']} {verdict}")
+        for judged in (one for one in summary["claims"] if one["ours"] == ours):
+            here = f"T={judged['T']} {MARKS[judged['verdict']]} ({size(judged, 1)})"
+            T, theirs = papers_T(judged), papers_size(judged, 1)
+            key = judged["claim"], judged["model"], f"[{name}](results/{name}.md)"
+            rows.setdefault(key, []).append((here, theirs if T is None else f"T={T} {theirs}"))
     if not rows:
         return ""
-    return grid(["claim", "network", "table", "points"], [[*key, ", ".join(said)] for key, said in rows.items()]) + "\n"
+    lines = [[*key, *(", ".join(filter(None, part)) for part in zip(*said, strict=True))] for key, said in rows.items()]
+    return grid(["claim", "network", "table", "here", "in the paper"], lines) + "\n"
 
 
 def _why(part: str) -> str:
@@ -129,12 +140,22 @@ def panels(results: Path) -> dict[str, tuple[Means, float]]:
     return found
 
 
+def judge_again(results: Path) -> None:
+    """Hold all tables against the claims of today."""
+    for path in sorted(results.glob("*/*.json")):
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        summary["claims"] = judge(find(summary["table"]), summary)
+        write_whole(path, json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+        write_whole(path.with_suffix(".md"), markdown(summary))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--page", type=Path, default=DOCS / "results.md")
     parser.add_argument("--picture", type=Path, default=DOCS / "images" / "results.png")
     parser.add_argument("--results", type=Path, default=DOCS / "results", help="folder of GROUP/TABLE.json")
     asked = parser.parse_args(arguments)
+    judge_again(asked.results)
     write_whole(asked.page, filled(asked.page.read_text(encoding="utf-8"), asked.results))
     if drawn := panels(asked.results):
         accuracy_over_steps(drawn).savefig(asked.picture)
