@@ -1,17 +1,17 @@
-"""Puts the figures of docs/results/GROUP/TABLE.json into docs/results.md, between the marks there; the words stay.
+"""Puts the figures of committed results into docs/results.md and docs/analysis.md, between the marks there.
 
-Before that every table is held against the claims of today: its `claims` and its page GROUP/TABLE.md are written
-anew, its figures stay. Also draws docs/images/results.png out of the tables called `cifar`.
+Before that every docs/results/GROUP/TABLE.json is held against the claims of today: its `claims` and its page
+GROUP/TABLE.md are written anew, its figures stay. Also draws docs/images/results.png out of the tables called `cifar`.
 
 `<!-- figures GROUP/TABLE … -->` is followed by the measured figures, `<!-- claims GROUP/TABLE … -->` by what is seen of
 the paper's claims, up to `<!-- end -->`. What has not been measured yet is said to be missing. `<!-- why PART -->` is
-followed by a part of bench/results/claims.json.
+followed by a part of bench/results/claims.json, `<!-- energy PART -->` by one of bench/results/energy.json.
 """
 
 import argparse
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from spikecal.reproduce.summary import judge
 from spikecal.reproduce.tables import find
 
 DOCS = Path(__file__).parent.parent / "docs"
-WHY = DOCS.parent / "bench" / "results" / "claims.json"
-BLOCK = re.compile(r"<!-- (figures|claims|why) ([^>]+?) -->\n.*?<!-- end -->\n", re.DOTALL)
+BENCH = DOCS.parent / "bench" / "results"
+BLOCK = re.compile(r"<!-- (figures|claims|why|energy) ([^>]+?) -->\n.*?<!-- end -->\n", re.DOTALL)
 WAYS = {
     "ann": "ANN",
     "even": "constant currents",
@@ -31,7 +31,8 @@ WAYS = {
     "corrected": "spikes, outputs corrected",
     "lcp": "spikes, LCP",
 }
-DRAWN = ("resnet20", "vgg16-half", "vgg16")  # that are drawn
+DRAWN = ("resnet20", "vgg16-half")  # that are drawn
+Parts = dict[str, Callable[[dict[str, Any]], str]]
 MARKS = {"seen": "seen", "level": "level", "not seen": "**not seen**"}
 
 
@@ -40,7 +41,7 @@ def filled(page: str, results: Path) -> str:
 
     def block(match: re.Match[str]) -> str:
         kind, names = match[1], match[2].split()
-        text = _why(match[2]) if kind == "why" else tables(kind, names)
+        text = tables(kind, names) if kind not in BENCHES else _measured(*BENCHES[kind], match[2])
         return f"<!-- {kind} {match[2]} -->\n\n{text}\n<!-- end -->\n"
 
     def tables(kind: str, names: list[str]) -> str:
@@ -85,8 +86,10 @@ def _judged(found: dict[str, dict[str, Any]], ours: bool) -> str:
     return grid(["claim", "network", "table", "here", "in the paper"], lines) + "\n"
 
 
-def _why(part: str) -> str:
-    return PARTS[part](json.loads(WHY.read_text())[part]) + "\n"
+def _measured(file: str, parts: Parts, part: str) -> str:
+    """A part of a bench's results."""
+    found = _load(BENCH / file) or {}
+    return parts[part](found[part]) + "\n" if part in found else f"*{part}: not measured yet.*\n"
 
 
 def _ways(rows: dict[str, dict[str, float]]) -> str:
@@ -123,7 +126,48 @@ def _learned(rows: dict[str, dict[str, float]]) -> str:
     return grid(["network", "calibrated", *columns], lines)
 
 
-PARTS = {"thresholds": _ways, "bias": _samples, "weights": _learned}
+def _energies(rows: dict[str, dict[str, float]]) -> str:
+    """Energy and rates of each network and T, below the paper's."""
+    columns = ["network", "T", "accuracy %", "ANN %", "energy % of the ANN's", "with all lines %", "break-even T"]
+    lines = [PAPERS_ENERGY]
+    for row, found in rows.items():
+        name, T, *kind = row.split(", ")
+        shares = [f"{100 * found[key]:.1f}" for key in ("accuracy", "ann", "ratio", "ratio_with_all")]
+        rates = [f"{found['layers_mean']:.3f}", f"{found['layers_least']:.3f} to {found['layers_most']:.3f}"]
+        named = ", ".join([name, *kind])
+        lines.append([named, T.removeprefix("T="), *shares, f"{found['break_even']:.0f}", *rates])
+    return grid([*columns, "rate, mean of layers", "of layers"], lines)
+
+
+def _crossings(rows: dict[str, dict[str, int]]) -> str:
+    """From which T on a network costs more than its ANN."""
+    lines = [[name, *(str(found[key]) for key in ("ratio", "ratio_with_all"))] for name, found in rows.items()]
+    return grid(["network", "costs more than its ANN from T =", "with all lines, from T ="], lines)
+
+
+def _rates(rows: dict[str, dict[str, float]]) -> str:
+    """Rates by network and T, for each kind of threshold."""
+    found: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    for row, rates in rows.items():
+        name, T, kind = row.split(", ")
+        found.setdefault((name, T.removeprefix("T=")), {})[kind] = rates
+    kinds = list(next(iter(found.values())))
+    lines = []
+    for key, of in found.items():
+        active = f"{100 * of[kinds[0]]['active']:.0f}"
+        lines.append([*key, active, *(f"{of[kind]['rate']:.3f}" for kind in kinds)])
+    return grid(["network", "T", "values above 0, %", *kinds], lines)
+
+
+# VGG-16 on ImageNet with LCP: accuracies of the paper's ImageNet table, the rest of its text.
+PAPERS_ENERGY = ["the paper's VGG-16, ImageNet", "64", "68.60", "75.36", "69.36", "", "", "", "0.025 to 0.08"]
+BENCHES: dict[str, tuple[str, Parts]] = {
+    "why": ("claims.json", {"thresholds": _ways, "bias": _samples, "weights": _learned}),
+    "energy": (
+        "energy.json",
+        {"networks": _energies, "thresholds": _energies, "costs_more_from": _crossings, "rates": _rates},
+    ),
+}
 
 
 def panels(results: Path) -> dict[str, tuple[Means, float]]:
@@ -151,12 +195,13 @@ def judge_again(results: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--page", type=Path, default=DOCS / "results.md")
+    parser.add_argument("--page", type=Path, nargs="+", default=[DOCS / "results.md", DOCS / "analysis.md"])
     parser.add_argument("--picture", type=Path, default=DOCS / "images" / "results.png")
     parser.add_argument("--results", type=Path, default=DOCS / "results", help="folder of GROUP/TABLE.json")
     asked = parser.parse_args(arguments)
     judge_again(asked.results)
-    write_whole(asked.page, filled(asked.page.read_text(encoding="utf-8"), asked.results))
+    for page in asked.page:
+        write_whole(page, filled(page.read_text(encoding="utf-8"), asked.results))
     if drawn := panels(asked.results):
         accuracy_over_steps(drawn).savefig(asked.picture)
 

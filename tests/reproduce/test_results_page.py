@@ -22,8 +22,9 @@ def script() -> ModuleType:
     return load_script("results_page")
 
 
-def test_the_page_has_the_committed_figures(script: ModuleType) -> None:
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["results.md", "analysis.md"])
+def test_the_page_has_the_committed_figures(script: ModuleType, name: str) -> None:
+    page = (ROOT / "docs" / name).read_text(encoding="utf-8")
     assert script.filled(page, ROOT / "docs" / "results") == page
 
 
