@@ -40,11 +40,12 @@ from spikecal.data.prepare import prepare
 from spikecal.data.sources import load_data
 from spikecal.files import write_whole
 from spikecal.graph.ops import Spike
+from spikecal.neurons import clip_round
+from spikecal.pipeline import FEW_ITERATIONS
 from spikecal.reproduce.cells import machine
-from spikecal.reproduce.sizes import FEW_ITERATIONS, Sizes
+from spikecal.reproduce.sizes import Sizes
 from spikecal.reproduce.tables import THRESHOLDS
 from spikecal.snn.execute import current, shapes_of
-from spikecal.snn.functional import clip_round
 from spikecal.snn.network import SpikingNetwork
 from spikecal.zoo.models import load_model
 
@@ -196,7 +197,7 @@ def even(snn: SpikingNetwork, images: Tensor) -> Tensor:
     shapes = shapes_of(snn.graph, (images,))
     values = {snn.graph.inputs()[0]: images.unsqueeze(0)}
     for stage in snn.stages:
-        op, arriving = stage.end.op, current(stage, values, 1, shapes)
+        op, arriving = stage.end.op, current(stage, values, 1, shapes, None)
         height = op.height(arriving.ndim - 1) if isinstance(op, Spike) else None
         values[stage.name] = op(arriving) if height is None else clip_round(arriving, height, snn.T)
     return values[snn.stages[-1].name][0]

@@ -3,10 +3,12 @@
 #
 #   IMAGES=folder WEIGHTS=folder scripts/results.sh [GROUP …]
 #
-# IMAGES holds CIFAR-10 and Fashion-MNIST (`spikecal datasets get … --data-root`) and the photographs of BCCD in `bccd`;
+# IMAGES holds CIFAR-10 and Fashion-MNIST (`spikecal datasets get … --data-root`), the photographs of BCCD in `bccd` and
+# those of bench/imagenet_samples.py in `imagenet-samples`, which names two packages that the group imagenet needs;
 # WEIGHTS holds the networks that are not embedded (default: `weights`). Groups can run side by side. Cells of networks and
 # rows that several groups have are measured once.
 set -eu
+ROOT=$(realpath "$(dirname "$0")/..")
 OUT=$(realpath "${OUT:-docs/results}")
 WEIGHTS=$(realpath "${WEIGHTS:-weights}")
 cd "${IMAGES:-.}"
@@ -24,7 +26,7 @@ plain="--weights vgg16-half-nobn=$WEIGHTS/vgg16-half-nobn.safetensors"
 halves="--model vgg16-half --model vgg16-half-nobn $bn $plain"
 few="--iterations 200" # of weights calibration
 
-[ $# -gt 0 ] || set -- defaults ablations resnet20 vgg16-half time detect fakedata
+[ $# -gt 0 ] || set -- defaults ablations resnet20 vgg16-half time detect fakedata imagenet
 for group; do
     case $group in
     defaults)
@@ -54,8 +56,18 @@ for group; do
     fakedata)
         table fakedata fakedata --with "vgg16-half=$WEIGHTS/vgg16-half.safetensors"
         ;;
+    imagenet)
+        samples=bench/imagenet_samples.py
+        export IMAGENET_SAMPLES="$PWD/imagenet-samples"
+        (
+            cd "$ROOT" # pages name the file as it is given
+            table imagenet imagenet --model $samples:efficientnet_lite0 --data $samples:photographs --images 250 --seeds 1 \
+                -T 16 -T 32 -T 64 -T 128 -T 256 --long-from 128 --long-images 100 --long-calibration 128 \
+                --iterations 100 --weights-to 64
+        )
+        ;;
     *)
-        echo "no group $group: defaults, ablations, resnet20, vgg16-half, time, detect or fakedata" >&2
+        echo "no group $group: defaults, ablations, resnet20, vgg16-half, time, detect, fakedata or imagenet" >&2
         exit 2
         ;;
     esac

@@ -3,9 +3,10 @@
 Before that every docs/results/GROUP/TABLE.json is held against the claims of today: its `claims` and its page
 GROUP/TABLE.md are written anew, its figures stay. Also draws docs/images/results.png out of the tables called `cifar`.
 
-`<!-- figures GROUP/TABLE … -->` is followed by the measured figures, `<!-- claims GROUP/TABLE … -->` by what is seen of
-the paper's claims, up to `<!-- end -->`. What has not been measured yet is said to be missing. `<!-- why PART -->` is
-followed by a part of bench/results/claims.json, `<!-- energy PART -->` by one of bench/results/energy.json.
+`<!-- figures GROUP/TABLE … -->` is followed by the measured figures (`GROUP/TABLE:energy` by energies), `<!-- claims
+GROUP/TABLE … -->` by what is seen of the paper's claims, up to `<!-- end -->`. What has not been measured yet is said
+to be missing. `<!-- why PART -->` is followed by a part of bench/results/claims.json, `<!-- energy PART -->` by one of
+bench/results/energy.json.
 """
 
 import argparse
@@ -45,7 +46,7 @@ def filled(page: str, results: Path) -> str:
         return f"<!-- {kind} {match[2]} -->\n\n{text}\n<!-- end -->\n"
 
     def tables(kind: str, names: list[str]) -> str:
-        found = {name: _load(results / f"{name}.json") for name in names}
+        found = {name: _load(results / f"{name.partition(':')[0]}.json") for name in names}
         missing = [f"*{name}: not measured yet.*\n" for name, summary in found.items() if summary is None]
         there = {name: summary for name, summary in found.items() if summary is not None}
         parts = [_figures(name, s) for name, s in there.items()] if kind == "figures" else [_claims(there)]
@@ -60,7 +61,10 @@ def _load(path: Path) -> dict[str, Any] | None:
 
 
 def _figures(name: str, summary: dict[str, Any]) -> str:
-    """The tables of all networks, and where the whole page is."""
+    """The tables of all networks, and where the whole page is; of further figures, the tables alone."""
+    name, _, of = name.partition(":")
+    if of:
+        return "\n".join(f"{grid(*measured(summary, network, of))}\n" for network in summary["networks"])
     tables = [f"**{heading(network)}**\n\n{grid(*measured(summary, network))}\n" for network in summary["networks"]]
     return "\n".join([*tables, f"[{summary['title']}: the whole page](results/{name}.md), by `{summary['command']}`\n"])
 

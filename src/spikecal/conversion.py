@@ -17,13 +17,13 @@ from spikecal.calibration.cache import Cache
 from spikecal.calibration.calibrators import Calibrator, Weights
 from spikecal.calibration.histogram import Histogram
 from spikecal.calibration.images import Inputs, batches, collect
-from spikecal.calibration.sweep import Progress, StageRecord, Sweep, observe, set_thresholds, settings_of
+from spikecal.calibration.sweep import Progress, StageRecord, Sweep, observe, set_neurons, settings_of
 from spikecal.calibration.workdir import Workdir, fingerprint
 from spikecal.errors import ConfigError, ConversionError
 from spikecal.files import is_special, write_whole
 from spikecal.graph.graph import Graph, describe
 from spikecal.graph.lower import lower
-from spikecal.graph.ops import Spike
+from spikecal.graph.ops import MaxPool, Spike
 from spikecal.graph.stages import partition, with_joints
 from spikecal.memory import free_memory
 from spikecal.pipeline import LCP, Pipeline, resolve
@@ -154,6 +154,7 @@ def convert(
         raise ConversionError(type(model).__name__, "a network that computes nothing", "convert one that does")
     if not any(isinstance(node.op, Spike) for node in graph.nodes.values()):
         logger.warning("the network has no ReLU: nothing in it will spike")
+    _check_pools(graph, pipeline)
     weights_channels_last(graph)
     seconds = {"lower": time.perf_counter() - started}
     budget = free_memory() // 2 if memory is None else memory
@@ -206,7 +207,7 @@ def _calibrated(
     for t in steps:
         started = time.perf_counter()
         networks[t] = SpikingNetwork(graph.clone(), t)
-        set_thresholds(networks[t], histograms, pipeline, dtype)
+        set_neurons(networks[t], histograms, pipeline, dtype, shapes_of(graph, chosen[0]))
         # Without calibrators a sweep is what the records are made of.
         for index, calibrators in enumerate(pipeline.sweeps or ((),) * settings.records):
             records += _sweep(graph, networks[t], calibrators, index, chosen, settings, per_image)
@@ -304,6 +305,15 @@ def _check_number(name: str, value: Any, least: int, below: int | None = None) -
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < least or (below is not None and value >= below):
         raise ConfigError(f"{name} is a whole number from {least} on, not {value!r}")
+
+
+def _check_pools(graph: Graph, pipeline: Pipeline) -> None:
+    """Raise where spikes that can be negative are max-pooled: running sums may fall, and pools take nothing back."""
+    signed = pipeline.neuron.alphabet[0] < 0
+    for node in graph.nodes.values():
+        if signed and isinstance(node.op, MaxPool) and node.op.of == "spikes":
+            found = f"a max-pool of {pipeline.neuron.name} neurons, whose spikes can be negative"
+            raise ConversionError(node.name, found, "use average pools, or neurons without negative spikes")
 
 
 def _checked_keep(keep: Any) -> Sequence[str]:

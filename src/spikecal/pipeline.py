@@ -8,6 +8,7 @@ from typing import Any, Literal
 from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Quantiser, Threshold
 from spikecal.errors import ConfigError
+from spikecal.neurons import NEURONS, IntegrateAndFire, Neuron, known_neuron
 from spikecal.settings import check_types, from_toml
 
 Rounding = Literal["floor", "bias", "potential"]
@@ -29,8 +30,11 @@ class Pipeline:
     threshold: Threshold = MMSE(per="channel")
     rounding: Rounding = "bias"
     sweeps: tuple[tuple[Calibrator, ...], ...] = ()
+    neuron: Neuron = IntegrateAndFire()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.neuron, Neuron):
+            raise ConfigError(f"a pipeline's neuron is an object such as IntegrateAndFire(), not {self.neuron!r}")
         if self.rounding not in ROUNDINGS:
             raise ConfigError(f"rounding is one of {', '.join(ROUNDINGS)}, not {self.rounding!r}")
         if not isinstance(self.threshold, Threshold):
@@ -54,6 +58,7 @@ class Pipeline:
             "threshold": _plain(self.threshold, THRESHOLDS),
             "rounding": self.rounding,
             "sweeps": [[_plain(c, CALIBRATORS) for c in sweep] for sweep in self.sweeps],
+            **({} if self.neuron == IntegrateAndFire() else {"neuron": known_neuron(self.neuron)}),
         }
 
     @classmethod
@@ -73,8 +78,10 @@ class Pipeline:
             changes["sweeps"] = tuple(tuple(_build(c, CALIBRATORS, "calibrator") for c in sweep) for sweep in sweeps)
         if "rounding" in settings:
             changes["rounding"] = settings.pop("rounding")
+        if "neuron" in settings:
+            changes["neuron"] = _neuron(settings.pop("neuron"))
         if settings:
-            known = "preset, threshold, rounding, sweeps"
+            known = "preset, threshold, rounding, sweeps, neuron"
             raise ConfigError(f"a pipeline has no setting {sorted(settings)[0]!r}; it has {known}")
         return dataclasses.replace(base, **changes)
 
@@ -120,12 +127,21 @@ def _build(settings: Any, kinds: dict[str, Any], what: str, base: Any = None) ->
     return cls(**{**kept, **settings})
 
 
+def _neuron(name: Any) -> Neuron:
+    if not isinstance(name, str) or name not in NEURONS:
+        raise ConfigError(f"there is no neuron {name!r}; there are {', '.join(NEURONS)}")
+    return NEURONS[name]
+
+
 MAXACT = Pipeline(threshold=MaxAct())
 PERCENTILE = Pipeline(threshold=Percentile())
 BASELINE = Pipeline()
 LCP = Pipeline(sweeps=((Bias(),),))
 PC = Pipeline(sweeps=((Potential(),),))
 ACP = Pipeline(sweeps=((Potential(), Weights()),))
+
+# So few that SGD at the paper's rate would not get far: Adam does (docs/method.md, what weights calibration gains).
+FEW_ITERATIONS: dict[str, Any] = {"optimiser": "adam", "lr": 1e-3}
 
 PRESETS = {"maxact": MAXACT, "percentile": PERCENTILE, "baseline": BASELINE, "lcp": LCP, "pc": PC, "acp": ACP}
 

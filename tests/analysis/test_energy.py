@@ -14,7 +14,7 @@ from spikecal.analysis.operations import fanout, nominal_macs
 from spikecal.graph.lower import lower
 from spikecal.graph.ops import Add, Conv, ConvTranspose, Input, Linear, MaxPool, Spike
 from spikecal.graph.stages import with_joints
-from spikecal.snn.functional import if_step
+from spikecal.neurons import if_step
 from spikecal.snn.network import SpikingNetwork
 from spikecal.zoo.models import build_model
 

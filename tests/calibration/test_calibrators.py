@@ -1,5 +1,6 @@
 """Each calibrator lowers what it is there to lower; weights against an independent small re-implementation."""
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 import spikecal
 from spikecal import LCP, Bias, ConfigError, Pipeline, Potential, SpikingNetwork, Weights
 from spikecal.calibration import samples
+from spikecal.calibration.calibrators import curvature, mean_current
 from spikecal.calibration.histogram import Histogram
 from spikecal.calibration.samples import Sample, Samples
 from spikecal.calibration.threshold import Quantiser
@@ -110,7 +112,7 @@ def test_weights_calibration_lowers_the_error_and_says_so() -> None:
 
 def test_weights_that_would_do_harm_are_not_kept() -> None:
     model, x = small(), images(32)
-    result = spikecal.convert(model, x, T=8, pipeline=only(Weights(iterations=20, lr=100.0)))
+    result = spikecal.convert(model, x, T=8, pipeline=only(Weights(iterations=20, lr=100.0, optimiser="adam")))
     plain = spikecal.convert(model, x, T=8, pipeline="baseline")
     for record, reference in zip(result.records, plain.records, strict=True):
         assert record.errors[-1][1] == reference.errors[-1][1]
@@ -120,7 +122,7 @@ def test_weights_that_would_do_harm_are_not_kept() -> None:
 
 def test_images_too_large_for_one_gradient_are_learned_from_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = small(), images(24, 8)
-    pipeline = only(Weights(iterations=20, batch=8, lr=1e-3))
+    pipeline = only(Weights(iterations=20, batch=8, lr=2e-5))
     whole = spikecal.convert(model, x, T=4, pipeline=pipeline)
     drawn: list[float] = []
     draw = Samples.draw
@@ -142,7 +144,7 @@ def test_images_too_large_for_one_gradient_are_learned_from_in_parts(monkeypatch
 def test_weights_calibration_is_that_of_a_small_reimplementation() -> None:
     """The second layer, written out by hand: SGD with a straight-through floor on the mean spikes that arrive."""
     model, x, T = small(), images(16), 8
-    settings = {"iterations": 25, "batch": 4, "lr": 1e-3}
+    settings = {"iterations": 25, "batch": 4, "lr": 2e-5}
     result = spikecal.convert(model, x, T=T, pipeline=only(Potential(), Weights(**settings)), seed=3)  # type: ignore[arg-type]
     snn = result.snn
     # what stood before the second layer's weights were calibrated
@@ -165,9 +167,11 @@ def test_weights_calibration_is_that_of_a_small_reimplementation() -> None:
         current = current + F.conv2d(x[chosen], skip, model.skip.bias)
         charge = (T * (current + second.bias.reshape(1, -1, 1, 1)) + second.v_init) / theta  # type: ignore[union-attr,operator]
         count = charge + (charge.floor() - charge).detach()
-        loss = (target[chosen] - theta / T * count.clamp(0, T)).square().sum(1).mean()
+        loss = (
+            (target[chosen] - theta / T * count.clamp(0, T)).square().sum((1, 2, 3)).mean()
+        )  # the paper's norm, per image
         gradients = torch.autograd.grad(loss, [weight, skip])
-        lr = 1e-3 * (1 + torch.cos(torch.tensor(torch.pi * i / 25)).item()) / 2
+        lr = 2e-5 * (1 + torch.cos(torch.tensor(torch.pi * i / 25)).item()) / 2
         with torch.no_grad():
             for p, g, v in zip((weight, skip), gradients, velocity, strict=True):
                 v.mul_(0.9).add_(g)
@@ -175,6 +179,65 @@ def test_weights_calibration_is_that_of_a_small_reimplementation() -> None:
     assert torch.allclose(snn.graph.nodes["second"].op.weight, weight, atol=1e-5)  # type: ignore[arg-type]
     assert torch.allclose(snn.graph.nodes["skip"].op.weight, skip, atol=1e-5)  # type: ignore[arg-type]
     assert not torch.allclose(weight, model.second.weight, atol=1e-4)
+
+
+def test_the_steepest_direction_is_that_of_the_whole_second_derivative() -> None:
+    """Two branches that meet: the largest eigenvalue of the explicit matrix, by autograd."""
+    model, x = small(), images(6)
+    snn = spikecal.convert(model, x, T=4, pipeline="baseline").snn
+    stage = snn.stages[1]
+    inputs = {"x": x, snn.stages[0].name: F.relu(model.first(x))}
+    sample = Sample(inputs, torch.zeros(6, 5, 8, 8), {name: tuple(value.shape) for name, value in inputs.items()})
+    weights = {node.name: node.op.tensors()["weight"] for node in stage.weighted()}
+    flat = torch.cat([w.flatten() for w in weights.values()])
+
+    def loss(values: Tensor) -> Tensor:
+        parts = values.split([w.numel() for w in weights.values()])
+        learned = {name: part.view_as(w) for (name, w), part in zip(weights.items(), parts, strict=True)}
+        return mean_current(stage, sample, learned).square().sum() / len(x)
+
+    exact = torch.linalg.eigvalsh(torch.autograd.functional.hessian(loss, flat))[-1]  # type: ignore[no-untyped-call]
+    assert curvature(stage, sample, weights, 0) == pytest.approx(float(exact), rel=0.02)
+
+
+def test_a_stage_that_nothing_arrives_at_has_no_steepest_direction() -> None:
+    model, x = small(), images(16)
+    with torch.no_grad():
+        model.first.bias.fill_(-100)  # type: ignore[union-attr]
+        model.skip.weight.zero_()
+    result = spikecal.convert(model, x, T=2, pipeline=only(Weights(iterations=2)))
+    assert all(math.isfinite(record.errors[-1][1]) for record in result.records)
+    assert bool(torch.isfinite(result.snn(x)).all())
+
+
+class Everything(nn.Module):
+    """Weights in front of each operation that a stage may have between them and its neurons."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 4, 3, padding=1), nn.ConvTranspose2d(4, 4, 2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(F.max_pool2d(self.a(F.relu(self.a(x)[:, :3])), 2))
+        y = F.interpolate(self.b(F.avg_pool2d(y, 2)), scale_factor=2, mode="bilinear", align_corners=False)
+        return F.relu(torch.cat([F.pad(y, (1, 1, 1, 1)), F.interpolate(self.b(y), 10)], 1)).mean((2, 3))
+
+
+def test_weights_are_learned_through_every_kind_of_operation() -> None:
+    torch.manual_seed(0)
+    model, x = Everything().eval(), images(16)
+    result = spikecal.convert(model, x, T=2, pipeline=only(Weights(iterations=20, lr=1e-3), rounding="floor"))
+    assert any(record.errors[-1][1] < record.errors[0][1] for record in result.records)
+
+
+def test_a_rate_that_would_diverge_is_lowered_and_said() -> None:
+    """Larger images have a steeper loss; learning still lowers the error, at a rate that the record names."""
+    model, x = small(), images(16, 32)
+    pipeline = only(Weights(iterations=100, batch=8, lr=0.1), rounding="floor")  # leaves weights something to gain
+    result = spikecal.convert(model, x, T=2, pipeline=pipeline)
+    second = result.records[1]
+    assert "would diverge at a learning rate of 0.1" in second.notes[0]
+    assert second.errors[-1][1] < 0.9 * second.errors[0][1]
 
 
 def test_calibration_sees_the_spikes_of_layers_already_calibrated() -> None:

@@ -6,7 +6,7 @@ import torch
 from spikecal import ConfigError
 from spikecal.calibration.histogram import Histogram
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile
-from spikecal.snn.functional import clip_floor, clip_round
+from spikecal.neurons import clip_floor, clip_round
 
 
 def activations(kind: str, seed: int) -> torch.Tensor:

@@ -82,7 +82,7 @@ def test_titles_say_what_was_done() -> None:
         figure, _ = draw("samples", [subject], Settings(T=(2,), seeds=seeds))
         assert figure.axes[0].get_title() == f"small, T = 2, {said}"
     figure, _ = draw("bn", [subject], Settings(T=(2,)))
-    assert figure.get_suptitle() == "Relative error by layer, uncalibrated, T = 2"
+    assert figure.get_suptitle() == "Relative error by layer, weights copied (MaxAct, ClipFloor), T = 2"
 
 
 def test_clip_needs_no_network_and_pictures_come_as_vectors(run: Run, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import spikecal
 from spikecal.errors import ConversionError
 from spikecal.graph.lower import lower
 from spikecal.graph.ops import Conv, Spike
@@ -250,3 +251,22 @@ def test_dead_code_does_not_matter(agree):
 
     graph = agree(Dead(), (3, 4, 4))
     assert [type(n.op) for n in graph.nodes.values()][1:] == [Conv, Spike]
+
+
+def test_the_channels_of_a_value_are_known_wherever_they_have_been_moved_to() -> None:
+    """A joint behind `permute` and `mean` has its channels where they are, and one bias for each of them."""
+
+    class Moved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 5, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.b(torch.relu(self.a(x))).permute(0, 2, 3, 1).mean((1, 2))
+
+    torch.manual_seed(0)
+    model, x = Moved().eval().requires_grad_(False), torch.randn(16, 3, 8, 8)
+    snn = spikecal.convert(model, x, T=64, pipeline="lcp").snn
+    end = snn.stages[-1].end
+    assert end.channel == end.op.channel == 1 and end.op.bias.shape == (5,)
+    assert torch.allclose(snn(x), model(x), atol=0.02)

@@ -68,6 +68,13 @@ def test_a_cell_is_of_its_seed_its_pipeline_and_training_images(subject: Subject
     assert min(apart) > 1e-3 * max(expected)  # else the line above could not fail
 
 
+def test_a_cell_has_the_energy_of_its_network(subject: Subject) -> None:
+    for pipeline in (BASELINE, LCP):
+        energy = by_hand(subject, subject.train, pipeline, 0)[1].energy
+        assert energy is not None and energy.ratio is not None
+        assert measure(cell_of(pipeline, 0), subject)["energy"] == pytest.approx(energy.snn_pj / energy.ann_pj)
+
+
 def test_a_cell_counts_answers_after_the_last_step(subject: Subject) -> None:
     """Where an earlier step has more right answers: to take those would be to choose T on test images."""
     answers, _ = by_hand(subject, subject.train, BASELINE, 0)
@@ -89,6 +96,7 @@ WORDS: dict[str, dict[str, Any]] = {
     "Baseline": {},
     "uncalibrated": {},
     "LCP": {"sweeps": ((Bias(images=128),),)},
+    "PC": {"sweeps": ((Potential(images=128),),)},
     "ACP": {"sweeps": ((Potential(images=128), Weights(images=1024)),)},
     "Bias": {"sweeps": ((Bias(images=128),),)},
     "Potential": {"sweeps": ((Potential(images=128),),)},

@@ -43,7 +43,7 @@ def test_committed_claims_are_those_of_today(path: Path) -> None:
 def table(**means: float) -> dict[str, Any]:
     """What `reproduce cifar` writes of one network, with the claims of another day."""
     columns = {
-        row: {"mean": mean, "std": 1.25, "values": [mean - 1.25, mean, mean + 1.25], "images": 1000}
+        row: {"mean": mean, "std": 1.25, "values": [mean - 1.25, mean, mean + 1.25], "images": 1000, "energy": 7.5}
         for row, mean in means.items()
     }
     rows = [{"method": row, "added": False, "columns": {"4": column}} for row, column in columns.items()]
@@ -67,7 +67,7 @@ def test_figures_and_claims_are_put_between_the_marks(script: ModuleType, tmp_pa
     (results / "cifar.json").write_text(json.dumps(before))
     page = tmp_path / "page.md"
     page.write_text(
-        "Before.\n\n<!-- figures vgg16-half/cifar -->\nold\n<!-- end -->\n\nBetween.\n\n"
+        "Before.\n\n<!-- figures vgg16-half/cifar vgg16-half/cifar:energy -->\nold\n<!-- end -->\n\nBetween.\n\n"
         "<!-- claims vgg16-half/cifar mine/none -->\n<!-- end -->\nAfter.\n"
     )
     picture = tmp_path / "picture.png"
@@ -77,6 +77,7 @@ def test_figures_and_claims_are_put_between_the_marks(script: ModuleType, tmp_pa
         text = page.read_text()
         assert text.startswith("Before.\n") and "\nBetween.\n" in text and text.endswith("\nAfter.\n")
         assert "| Baseline | 50.00 ± 1.25 |" in text and "`spikecal reproduce x`" in text and "old" not in text
+        assert "| energy, times the ANN's | T=4 |\n| --- | --- |\n| Baseline | 7.50 |" in text
         where = (
             "net | [vgg16-half/cifar](results/vgg16-half/cifar.md) | T=4 **not seen** (-10.0) | T=4 +24.2 to +47.9 |"
         )

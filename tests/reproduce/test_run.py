@@ -14,6 +14,7 @@ import pytest
 from reproduce.conftest import Reproduce
 
 import spikecal
+from spikecal.calibration import cache
 from spikecal.cli.main import main
 from spikecal.cli.reproduce import _way_out
 from spikecal.data.cifar10 import BINARY_FOLDER
@@ -74,7 +75,7 @@ def test_a_long_cell_goes_on_inside(
     assert json.loads(begun)[0] == 2
     for damaged in (begun[:5], "[2, 3]", '{"done": 2}'):
         (kept[0] / "evaluation.json").write_text(damaged)
-        assert cells._begun(kept[0] / "evaluation.json") == (0, 0, 0, 0.0)
+        assert cells._begun(kept[0] / "evaluation.json") == (0, 0, 0, 0.0, 0.0)
     (kept[0] / "evaluation.json").write_text(begun)
     calls.clear()
     calls.extend([1, 1, 1])
@@ -84,7 +85,8 @@ def test_a_long_cell_goes_on_inside(
     assert not list((folder / "out" / "cells").glob("*.work"))
     for network in (*found["networks"], *expected["networks"]):
         for row in network["rows"]:
-            assert row["columns"]["2"].pop("rate") > 0  # a sum in another order
+            assert row["columns"]["2"].pop("rate") > 0  # sums in another order
+            assert row["columns"]["2"].pop("energy") > 0
     assert found == expected
 
 
@@ -108,6 +110,16 @@ def test_another_configuration_is_another_cell(reproduce: Reproduce, folder: Pat
     np.savez(folder / "images.npz", **{**arrays, "x_train": arrays["x_train"][::-1]})
     reproduce("bn", "-T", "2", "--images", "10")
     assert len(made()) == len(third) + 1  # the ANN's accuracy does not depend on calibration images
+
+
+def test_memory_changes_nothing(reproduce: Reproduce, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = reproduce("acp", "-T", "2")
+    (folder / "out").rename(folder / "before")
+    written = list[Path]()
+    original = cache._write
+    monkeypatch.setattr(cache, "_write", lambda path, value: (written.append(path), original(path, value)))
+    assert reproduce("acp", "-T", "2", "--memory", "1K") == expected
+    assert written  # what does not fit goes to disk
 
 
 def test_a_damaged_cell_is_measured_again(reproduce: Reproduce, folder: Path) -> None:
@@ -170,6 +182,7 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
         (["lcp", "--data", "cifar10"], "spikecal datasets get cifar10"),
         (["lcp", "--images", "0"], "--images"),
         (["lcp", "-T", "0"], "-T"),
+        (["bn", "--memory", "much"], "'much' is not a size in bytes"),
         (["imagenet"], "give --model and --weights"),
         (["space", "--model", "nets.py:bare"], "give --data"),
         (["space", "--model", "resnet20", "--data", "frob"], "unknown data 'frob'"),

@@ -90,6 +90,68 @@ def test_long_columns_have_their_own_sizes(reproduce: Reproduce, folder: Path) -
     assert "a fixed" not in said and "Seeds: " not in said and "out of 256" not in said  # of the other columns
 
 
+def test_sizes_by_steps(reproduce: Reproduce, folder: Path) -> None:
+    """From a T on fewer images, and rows with weights calibration only up to another."""
+    steps = ["-T", "2", "-T", "4", "-T", "8"]
+    sizes = ["--long-from", "4", "--long-images", "10", "--long-calibration", "128", "--weights-to", "4"]
+    found = reproduce("imagenet", *steps, *sizes)
+    rows = {row["method"]: row["columns"] for row in found["networks"][0]["rows"]}
+    for columns in rows.values():
+        assert [len(columns[T]["values"]) for T in ("2", "4")] in ([1, 1], [2, 1])  # all images: no seed can matter
+    assert {name: [(T, c["images"]) for T, c in columns.items()] for name, columns in rows.items()} == {
+        "Baseline": [("2", 20), ("4", 10), ("8", 10)],
+        "Baseline + LCP": [("2", 20), ("4", 10), ("8", 10)],
+        "Baseline + PC": [("2", 20), ("4", 10), ("8", 10)],
+        "Baseline + ACP": [("2", 20), ("4", 10)],
+    }
+    compared = {(judged["claim"], judged["T"]) for judged in found["claims"]}
+    assert ("Baseline + LCP beats Baseline", 8) in compared
+    assert ("Baseline + ACP beats Baseline + LCP", 4) in compared
+    assert ("Baseline + ACP beats Baseline + LCP", 8) not in compared
+    said = found["differences"]
+    assert "T=8: 1 seed, 10 test images." in said
+    assert "Baseline + ACP: up to T=4; beyond it was not measured, and cells are empty." in said
+    page = (folder / "out" / "imagenet.md").read_text()
+    ours = [line for line in page.splitlines() if line.startswith("| Baseline + ACP | ")][:2]  # accuracy and energy
+    assert [line.endswith(" |  |") for line in ours] == [True, True]
+    assert "| T=2 | T=4 | T=8 |" in page and "T≥" not in page.partition("What the paper says")[0]
+    # fewer than a calibrator would take by itself is said
+    fewer = reproduce("imagenet", "-T", "8", *sizes, "--long-calibration", "16")
+    assert "T=8: 1 seed, 10 test images, calibrated on 16 images." in fewer["differences"]
+    assert [bool(row["columns"]) for row in fewer["networks"][0]["rows"]] == [True, True, True, False]
+
+
+def test_energy_is_beside_the_accuracy_where_cells_have_it(reproduce: Reproduce, folder: Path) -> None:
+    found = reproduce("bn", "-T", "2")
+    cells = [(path, json.loads(path.read_text())) for path in (folder / "out" / "cells").glob("*.json")]
+    (spiking,) = [cell["found"] for _, cell in cells if "energy" in cell["found"]]
+    column = found["networks"][0]["rows"][0]["columns"]["2"]
+    assert column["energy"] == spiking["energy"] > 0
+    title = "| energy, times the ANN's | T=2 |"
+    page = (folder / "out" / "bn.md").read_text()
+    assert f"{title}\n| --- | --- |\n| MMSE + ClipRound | {column['energy']:.2f} |" in page
+    for path, cell in cells:  # as versions before this one wrote them
+        cell["found"].pop("energy", None)
+        path.write_text(json.dumps(cell))
+    again = reproduce("bn", "-T", "2")
+    del column["energy"]
+    assert again == found
+    assert title not in (folder / "out" / "bn.md").read_text()
+
+
+def test_a_page_says_what_its_images_are(reproduce: Reproduce, folder: Path) -> None:
+    function = """
+
+def images(split):
+    from dataclasses import replace
+    from spikecal.data.sources import load_data
+    return replace(load_data("npz:images.npz", split), about="drawn by a machine")
+"""
+    (folder / "nets.py").write_text((folder / "nets.py").read_text() + function)
+    assert "Images: drawn by a machine." in reproduce("bn", "-T", "2", "--data", "nets.py:images")["differences"]
+    assert not any(said.startswith("Images: ") for said in reproduce("bn", "-T", "2")["differences"])
+
+
 def test_rows_that_no_seed_can_change_are_measured_once(reproduce: Reproduce) -> None:
     rows = {row["method"]: row for row in reproduce("lcp", "-T", "2")["networks"][0]["rows"]}
     assert len(rows["MMSE*, uncalibrated"]["columns"]["2"]["values"]) == 1  # 60 images, all of them for thresholds
@@ -307,6 +369,10 @@ def test_sizes() -> None:
     # the dear column: every calibrator on fewer images
     assert Sizes(iterations=7, batch=5).of(spikecal.ACP, cifar, 512) == fewer.changed(Calibrator, images=32)
     assert Sizes().of(spikecal.LCP, cifar, 512) == spikecal.LCP.changed(spikecal.Bias, images=32)
+    later = Sizes(long_from=1024, weights_to=512)
+    assert later.of(spikecal.LCP, cifar, 512) == spikecal.LCP
+    assert [later.has(spikecal.ACP, T) for T in (512, 1024)] == [True, False]
+    assert later.has(spikecal.LCP, 1024)
 
 
 def test_markdown_escapes_and_ends(reproduce: Reproduce) -> None:

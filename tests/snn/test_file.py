@@ -192,7 +192,10 @@ HOSTILE = {
     "neurons without threshold": lambda spec, header: [
         spec["parameters"]["8"].pop(k) for k in list(spec["parameters"]["8"]) if k.endswith(":theta")
     ],
-    "newer format": lambda spec, header: spec.update(format=2),
+    "newer format": lambda spec, header: spec.update(format=3),
+    "a neuron nobody knows": lambda spec, header: next(n for n in spec["nodes"] if n["op"] == "Spike")["config"].update(
+        neuron="leaky"
+    ),
     "no output": lambda spec, header: spec.update(output=None),
     "output of a wrong kind": lambda spec, header: spec.update(output=7),
     "head of a wrong kind": lambda spec, header: spec.update(head="yes"),

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 import spikecal
 from spikecal import MAXACT, Pipeline, SpikingNetwork
 from spikecal.graph.ops import Spike
-from spikecal.snn.functional import fire
+from spikecal.neurons import Cells, IntegrateAndFire
 
 
 def dyadic_network(T: int = 16, rounding: str = "potential") -> SpikingNetwork:
@@ -87,12 +87,13 @@ def test_max_pool_of_spikes_passes_one_spike_or_none_and_ends_at_the_pool_of_the
     pool = MaxPool(kernel=(2, 2), stride=(2, 2), padding=(0, 0), dilation=(1, 1), of="spikes")
     theta = torch.tensor([0.3, 0.7, 1.1])[None, :, None, None]
     current = torch.rand(20, 2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
-    spikes = fire(current, theta, None, torch.zeros(2, 3, 6, 6), 20)
+    state = {"v": torch.zeros(2, 3, 6, 6)}
+    spikes = torch.stack([theta * fires for fires in IntegrateAndFire().advance(current, state, Cells(theta), 20)])
     out = pool.over_time([spikes], 20, [], None)
     assert torch.isin(out, torch.cat([torch.zeros(1), theta.flatten()])).all()
     counts = (spikes != 0).sum(0).float()
     assert torch.equal((out != 0).sum(0).float(), pool(counts))
-    state: dict[str, Tensor] = {}
+    state = {}
     one_by_one = torch.cat([pool.over_time([spikes[t : t + 1]], 1, [], state) for t in range(20)])
     assert torch.equal(one_by_one, out)
 

@@ -3,12 +3,18 @@
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from spikecal.snn.functional import clip_floor, clip_round, fire, if_step
+from spikecal.neurons import Cells, IntegrateAndFire, clip_floor, clip_round, if_step
 
 # Multiples of 1/64 below 64: sums and differences of them are exact in float32.
 dyadic = st.integers(-4096, 4096).map(lambda n: n / 64)
 positive = st.integers(1, 1024).map(lambda n: n / 64)
+
+
+def fire(current: Tensor, theta: Tensor, bias: Tensor | None, v: Tensor, T: int) -> Tensor:
+    """What T steps pass on; `v` moves on."""
+    return torch.stack([theta * s for s in IntegrateAndFire().advance(current, {"v": v}, Cells(theta, bias), T)])
 
 
 @given(c=dyadic, theta=positive, start=st.integers(0, 63), T=st.integers(1, 64))
@@ -20,6 +26,8 @@ def test_spike_count_with_constant_input_is_the_closed_form(c: float, theta: flo
     expected = min(max((v0 + c * T) // theta, 0), T)
     assert (spikes != 0).sum() == expected
     assert v.item() == v0 + c * T - theta * expected  # charge is conserved
+    cells = Cells(torch.tensor([theta], dtype=torch.float64), None, torch.tensor([v0], dtype=torch.float64))
+    assert IntegrateAndFire().closed_form(current[0], cells, T).item() == expected
 
 
 @given(z=dyadic, theta=positive, T=st.integers(1, 64))

@@ -25,8 +25,9 @@ from spikecal.graph.graph import Graph, describe
 from spikecal.graph.lower import lower
 from spikecal.graph.ops import Joint, Spike
 from spikecal.graph.stages import Stage, partition, with_joints
-from spikecal.snn.execute import Shapes, current, emit, images_per_call, last_uses, neurons, shapes_of
+from spikecal.snn.execute import Emission, Shapes, Want, analog, images_per_call, shapes_of
 from spikecal.snn.network import SpikingNetwork, channels_last
+from spikecal.snn.walk import Course, Edges, analog_values
 
 IMAGES = 128
 PARTS = ("total", "input", "local", "flooring", "clipping", "unevenness", "weights")
@@ -183,32 +184,27 @@ class StageRun:
 @torch.no_grad()
 def walk(stages: Sequence[Stage], snn: SpikingNetwork, batch: Sequence[Tensor], shapes: Shapes) -> Iterator[StageRun]:
     """Every stage of one batch in running order, the ANN's beside the SNN's."""
-    names = snn.graph.inputs()
-    anns = {name: channels_last(x).unsqueeze(0) for name, x in zip(names, batch, strict=True)}
-    snns, means = dict(anns), dict(anns)
-    for ann, stage, freed in zip(stages, snn.stages, last_uses(snn.stages), strict=True):
-        x, r = (ann.end.op(current(ann, values, 1, shapes)) for values in (anns, means))
-        arriving = current(stage, snns, snn.T, shapes)
-        counts = torch.zeros_like(arriving[0]) if stage.spiking else None
-        snns[stage.name] = emit(stage.end, arriving, snn.T, counts=counts)
-        yield _run(stage, snn.T, x[0], r[0], arriving.mean(0), snns[stage.name], counts)
-        anns[stage.name], means[stage.name] = x, snns[stage.name].mean(0, keepdim=True)
-        for name in freed:
-            del anns[name], snns[name], means[name]
+    inputs = {name: channels_last(x).unsqueeze(0) for name, x in zip(snn.graph.inputs(), batch, strict=True)}
+    means = Edges(stages)
+    for name, value in inputs.items():
+        means.put(name, value, 1)
+    course = Course(snn.stages, shapes).advance(inputs, snn.T, last=True, want=Want.VALUE | Want.TOTAL)
+    for (ann, x), (stage, emission) in zip(analog_values(stages, inputs, shapes), course, strict=True):
+        mean = emission.summed() / snn.T
+        r = analog(ann, means.take(ann)[0], shapes)
+        yield _run(stage, snn.T, x[0], r[0], mean, emission)
+        means.put(stage.name, mean.unsqueeze(0), 1)
 
 
-def _run(
-    stage: Stage, T: int, x: Tensor, r: Tensor, arriving: Tensor, emitted: Tensor, counts: Tensor | None
-) -> StageRun:
+def _run(stage: Stage, T: int, x: Tensor, r: Tensor, mean: Tensor, emission: Emission) -> StageRun:
     op = stage.end.op
     if not isinstance(op, Spike):
-        mean = emitted.mean(0)
         return StageRun(x, r, mean, mean, mean, None, None)  # what differs is the joint's own weights and bias
-    assert counts is not None
-    theta, bias, v = neurons(op, arriving)
-    charge = T * (arriving if bias is None else arriving + bias) + v
-    closed = theta / T * (charge / theta).floor().clamp(0, T)
-    return StageRun(x, r, op(arriving), closed, counts * (theta / T), counts, theta)
+    assert emission.total is not None
+    arriving = emission.arriving.mean(0)
+    cells = op.cells(arriving.ndim)
+    closed = cells.theta / T * op.neuron.closed_form(arriving, cells, T)
+    return StageRun(x, r, op(arriving), closed, emission.total * (cells.theta / T), emission.spikes, cells.theta)
 
 
 # -- adding up -----------------------------------------------------------------------------------------------------

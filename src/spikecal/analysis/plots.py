@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from spikecal.analysis.errors import NetworkErrors
-from spikecal.snn.functional import clip_floor, clip_round
+from spikecal.neurons import clip_floor, clip_round
 
 # Okabe and Ito's palette: told apart by all common kinds of colour vision; markers and dashes tell them apart in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

@@ -28,7 +28,7 @@ from spikecal.analysis.errors import StageRun, ann_graph, walk
 from spikecal.errors import ConfigError
 from spikecal.graph.graph import Graph
 from spikecal.graph.stages import Stage, partition
-from spikecal.snn.execute import current, shapes_of
+from spikecal.snn.execute import analog, shapes_of
 from spikecal.snn.network import SpikingNetwork
 
 LARGEST = 4096  # elements of an activation whose Hessian is written out
@@ -165,9 +165,7 @@ def _one_image(graph: Graph, snn: SpikingNetwork, image: list[Tensor]) -> tuple[
 
 
 def _ann_stage(stage: Stage, values: dict[str, Tensor], shapes: Any) -> Tensor:
-    arriving = current(stage, {name: values[name].unsqueeze(0) for name in stage.inputs}, 1, shapes)
-    value: Tensor = stage.end.op(arriving)[0]
-    return value
+    return analog(stage, {name: values[name].unsqueeze(0) for name in stage.inputs}, shapes)[0]
 
 
 def _double(graph: Graph) -> Graph:

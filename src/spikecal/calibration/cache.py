@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -20,40 +21,51 @@ from spikecal.snn.network import channels_last
 
 @dataclass(frozen=True)
 class Train:
-    """Spikes `[T, N, ...]` in {0, height} as packed bits, channels last."""
+    """Levels `[T, N, ...]` of neurons as packed bits, channels last: one bit for two levels, two for up to four."""
 
-    bits: Tensor
+    bits: Tensor  # a row for each bit of a level, the lowest first
     shape: tuple[int, ...]
-    height: Tensor  # broadcasts against the spikes
+    height: Tensor  # of a level; broadcasts against them
+    lowest: int = 0  # level
 
     @classmethod
-    def pack(cls, fires: Tensor, height: Tensor) -> "Train":
-        """From booleans `[T, N, ...]`."""
-        flat = _channels_to_end(fires).flatten().cpu().numpy()
-        return cls(torch.from_numpy(np.packbits(flat)), tuple(fires.shape), height)
+    def pack(cls, levels: Tensor, height: Tensor, alphabet: Sequence[int] = (0, 1)) -> "Train":
+        """From whole numbers `[T, N, ...]`; booleans where the levels are 0 and 1."""
+        flat = _channels_to_end(levels).flatten().cpu().numpy()
+        lowest, planes = alphabet[0], max(1, (len(alphabet) - 1).bit_length())
+        if flat.dtype == bool:
+            rows = [np.packbits(flat)]
+        else:
+            rows = [np.packbits((flat - lowest) >> bit & 1) for bit in range(planes)]
+        return cls(torch.from_numpy(np.stack(rows)), tuple(levels.shape), height, lowest)
 
     @classmethod
     def join(cls, parts: list["Train"]) -> "Train":
         """Trains of the same neurons, one after the other in time."""
-        shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
-        if all(int(np.prod(part.shape)) % 8 == 0 for part in parts[:-1]):  # each fills its last byte
-            return cls(torch.cat([part.bits for part in parts]), shape, parts[0].height)
-        whole = [np.unpackbits(part.bits.numpy(), count=int(np.prod(part.shape))) for part in parts]
-        return cls(torch.from_numpy(np.packbits(np.concatenate(whole))), shape, parts[0].height)
+        first, shape = parts[0], (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+        if all(prod(part.shape) % 8 == 0 for part in parts[:-1]):  # each fills its last byte
+            bits = torch.cat([part.bits for part in parts], 1)
+        else:
+            whole = [np.unpackbits(part.bits.numpy(), axis=1, count=prod(part.shape)) for part in parts]
+            bits = torch.from_numpy(np.packbits(np.concatenate(whole, 1), axis=1))
+        return cls(bits, shape, first.height, first.lowest)
 
     def unpack(self, start: int = 0, steps: int | None = None) -> Tensor:
-        """All steps, or `steps` of them from `start` on."""
+        """What all steps pass on, or `steps` of them from `start` on."""
         shape = self.shape if steps is None else (steps, *self.shape[1:])
-        count, before = int(np.prod(shape)), start * int(np.prod(self.shape[1:]))
+        count, before = prod(shape), start * prod(self.shape[1:])
         first, last = before // 8, -(-(before + count) // 8)
-        bits = np.unpackbits(self.bits.numpy()[first:last], count=before % 8 + count)
-        flat = torch.from_numpy(bits[before % 8 :])
-        flat = flat.to(self.height.device, self.height.dtype)
+        planes = np.unpackbits(self.bits.numpy()[:, first:last], axis=1, count=before % 8 + count)[:, before % 8 :]
+        flat = torch.from_numpy(planes[0]).to(self.height.device, self.height.dtype)
+        for bit, plane in enumerate(planes[1:], 1):
+            flat.add_(torch.from_numpy(plane).to(flat), alpha=2**bit)
+        if self.lowest:
+            flat.add_(self.lowest)
         if len(shape) == 5:
-            spikes = flat.reshape(*shape[:2], *shape[3:], shape[2]).permute(0, 1, 4, 2, 3)
+            levels = flat.reshape(*shape[:2], *shape[3:], shape[2]).permute(0, 1, 4, 2, 3)
         else:
-            spikes = flat.reshape(shape)
-        return spikes.mul_(self.height)
+            levels = flat.reshape(shape)
+        return levels.mul_(self.height)
 
 
 Value = Train | Tensor
@@ -164,6 +176,17 @@ def steps_of(value: Value, start: int, steps: int) -> Tensor:
     return value if value.shape[0] == 1 else value[start : start + steps]
 
 
+def joined_in_time(parts: list[Value], steps: int) -> Value:
+    """Parts of up to `steps` steps one after the other; a single step stands for all where it is always the same."""
+    if len(parts) == 1:
+        return parts[0]
+    trains = [part for part in parts if isinstance(part, Train)]
+    if trains:
+        return Train.join(trains)
+    values = [part for part in parts if isinstance(part, Tensor)]
+    return values[0] if len(values[0]) < steps else torch.cat(values)
+
+
 def standard(x: Tensor) -> Tensor:
     """`[T, N, ...]` in the one memory layout all boundaries have, so that a value read back runs the same kernels."""
     return channels_last(x.flatten(0, 1)).unflatten(0, x.shape[:2])
@@ -183,8 +206,8 @@ def _file_name(name: str) -> str:
 
 def _write(path: Path, value: Value) -> None:
     if isinstance(value, Train):
-        shape = torch.tensor(value.shape)
-        tensors = {"bits": value.bits, "shape": shape, "height": value.height.contiguous()}
+        shape, lowest = torch.tensor(value.shape), torch.tensor(value.lowest)
+        tensors = {"bits": value.bits, "shape": shape, "height": value.height.contiguous(), "lowest": lowest}
     else:
         tensors = {"value": value.contiguous()}
     store(path, tensors)
@@ -196,6 +219,7 @@ def _read(path: Path, device: torch.device) -> Value:
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"{path} is missing or damaged ({error}): delete {path.parent} and run again") from error
     if "bits" in found:
-        return Train(found["bits"], tuple(found["shape"].tolist()), found["height"].to(device))
+        shape, lowest = tuple(found["shape"].tolist()), int(found["lowest"])
+        return Train(found["bits"], shape, found["height"].to(device), lowest)
     value = found["value"].clone()  # in memory of torch's own: matrix products round differently on another alignment
     return (standard(value) if path.suffix != ".ann" else channels_last(value)).to(device)

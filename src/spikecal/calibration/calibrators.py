@@ -6,13 +6,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from spikecal.calibration.samples import Sample
+from spikecal.calibration.samples import Sample, Samples
 from spikecal.calibration.view import StageView
 from spikecal.errors import ConfigError
-from spikecal.graph.ops import Op, Spike, along
+from spikecal.graph.ops import Op, Spike
 from spikecal.graph.stages import Stage
 from spikecal.settings import check_types
-from spikecal.snn.network import channels_last
+
+POWER_STEPS = 10  # of the search for the steepest direction; costs as much as some twenty iterations
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,8 @@ class Weights(Calibrator):
     """SGD on `||x - theta/T clip(floor((T (W s_in + b) + v(0)) / theta), 0, T)||^2` over W (paper, WC).
 
     `s_in` are the mean spikes that arrive, so an iteration is one pass, not T; the floor has gradient 1. The loss is
-    summed over channels and averaged over the rest. At a joint there is no neuron and the loss is of the mean current.
+    summed over all values of an image and averaged over the batch. At a joint there is no neuron and the loss is of the
+    mean current. SGD's rate is lowered in stages where it would diverge (`stable_rate`).
     """
 
     images: int = 1024
@@ -111,23 +113,37 @@ class Weights(Calibrator):
         stage = view.stage
         learned = {node.name: node.op.tensors()["weight"].clone().requires_grad_() for node in stage.weighted()}
         parameters = list(learned.values())
+        samples = view.mean_samples(self.images)
         optimiser: torch.optim.Optimizer
         if self.optimiser == "sgd":
-            optimiser = torch.optim.SGD(parameters, self.lr, self.momentum)
+            rate = self.stable_rate(view, samples, learned)
+            optimiser = torch.optim.SGD(parameters, rate, self.momentum)
         else:
             optimiser = torch.optim.Adam(parameters, self.lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.iterations)
-        samples = view.mean_samples(self.images)
         for _ in range(self.iterations):
             optimiser.zero_grad(set_to_none=True)
             for sample, share in samples.draw(self.batch):
                 with torch.enable_grad():
                     current = mean_current(stage, sample, learned)
-                slope = 2 * share * current.size(view.channel) / current.numel()  # of squares, summed over channels
+                slope = 2 * share / len(current)  # of squares, summed over an image
                 current.backward(excess(stage.end.op, current.detach(), sample.target, view.T).mul_(slope))
             optimiser.step()
             schedule.step()
         return Update(weights={name: weight.detach() for name, weight in learned.items()})
+
+    def stable_rate(self, view: StageView, samples: Samples, learned: dict[str, Tensor]) -> float:
+        """`lr`; where SGD would diverge at it, half the rate from which it does.
+
+        With momentum m it diverges on a quadratic of curvature c from 2 (1 + m) / c on. The loss is a sum over
+        positions, so large images make it steep: the paper's rate would diverge on some of them (docs/method.md).
+        """
+        steepest = curvature(view.stage, samples.first(self.batch), learned, view.seed)
+        if self.lr * steepest < 2 * (1 + self.momentum):
+            return self.lr
+        rate = (1 + self.momentum) / steepest
+        view.notes.append(f"weights would diverge at a learning rate of {self.lr:g}: learned at {rate:.2g}")
+        return rate
 
 
 def mean_current(stage: Stage, sample: Sample, weights: dict[str, Tensor]) -> Tensor:
@@ -142,19 +158,40 @@ def mean_current(stage: Stage, sample: Sample, weights: dict[str, Tensor]) -> Te
     return current if isinstance(stage.end.op, Spike) else stage.end.op(current)
 
 
-def excess(end: Op, current: Tensor, target: Tensor, T: int) -> Tensor:
-    """The closed form of the mean output less the target; 0 where the count is clipped, as no weight moves it there.
+def curvature(stage: Stage, sample: Sample, weights: dict[str, Tensor], seed: int) -> float:
+    """The largest eigenvalue of the loss's second derivative by the weights, were no count clipped: an upper bound.
 
-    The floor has slope 1, so this is half the gradient of the squares by the current. Autograd would come to the same
-    in three times as many passes over memory.
+    With J the derivative of the current it is that of 2 J'J / N, found by power iteration.
+    """
+
+    def arriving(learned: dict[str, Tensor]) -> Tensor:
+        return mean_current(stage, sample, learned)
+
+    generator = torch.Generator().manual_seed(seed)
+    given = {name: weight.detach() for name, weight in weights.items()}
+    direction = {name: torch.randn(w.shape, generator=generator).to(w) for name, w in given.items()}
+    current, back = torch.func.vjp(arriving, given)[:2]
+    for _ in range(POWER_STEPS):
+        length = _length(direction)
+        if length == 0:
+            return 0.0  # nothing arrives: weights change nothing
+        moved = torch.func.jvp(arriving, (given,), ({name: w / length for name, w in direction.items()},))[1]
+        (direction,) = back(moved)
+    return 2 * _length(direction) / len(current)
+
+
+def _length(tensors: dict[str, Tensor]) -> float:
+    return float(torch.stack([tensor.norm() for tensor in tensors.values()]).norm())
+
+
+def excess(end: Op, current: Tensor, target: Tensor, T: int) -> Tensor:
+    """The closed form of the mean output less the target, times the slope of the closed form.
+
+    That is half the gradient of the squares by the current. Autograd would come to the same in three times as many
+    passes over memory.
     """
     if not isinstance(end, Spike):
         return current - target
-    theta = end.height(current.ndim)
-    charge = torch.zeros_like(theta) if end.v_init is None else along(end.v_init, end.channel, current.ndim)
-    if end.bias is not None:
-        charge = charge + T * along(end.bias, end.channel, current.ndim)
-    count = (current * (T / theta)).add_(channels_last(charge / theta)).floor_()
-    clipped = count.clamp(0, T)
-    free = count.eq_(clipped)
-    return clipped.mul_(theta / T).sub_(target).mul_(free)
+    cells = end.cells(current.ndim)
+    levels, slope = end.neuron.slope(current, cells, T)
+    return levels.mul_(cells.theta / T).sub_(target).mul_(slope)

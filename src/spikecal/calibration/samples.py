@@ -33,6 +33,13 @@ class Samples:
     generator: torch.Generator
     device: torch.device
 
+    def first(self, size: int) -> Sample:
+        """The first images of the largest size, `size` of them or as many as large images allow."""
+        group = max(self.groups, key=lambda group: prod(group.target.shape[1:]))
+        most = max(1, LEARNED_FLOATS // prod(group.target.shape[1:]))
+        chosen = torch.arange(min(size, most, len(group.target)), device=group.target.device)
+        return group.take(chosen, self.device)
+
     def draw(self, size: int) -> Iterator[tuple[Sample, float]]:
         """A minibatch in parts, as few as large images allow, and the share of it that each is."""
         sizes = torch.tensor([float(len(group.target)) for group in self.groups])

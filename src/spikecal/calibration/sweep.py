@@ -16,10 +16,12 @@ from spikecal.calibration.view import Simulation, StageView
 from spikecal.calibration.workdir import Workdir
 from spikecal.graph.graph import Graph
 from spikecal.graph.ops import Spike, along, frozen
-from spikecal.graph.stages import Stage, partition
+from spikecal.graph.passes import set_pool_units
+from spikecal.graph.stages import Stage, last_uses, partition
 from spikecal.pipeline import Pipeline
-from spikecal.snn.execute import Shapes, current, images_per_call, last_uses
+from spikecal.snn.execute import Shapes, images_per_call
 from spikecal.snn.network import SpikingNetwork, channels_last
+from spikecal.snn.walk import analog_values
 
 
 class Progress(Protocol):
@@ -57,37 +59,35 @@ def observe(
 ) -> dict[str, Histogram]:
     """One pass of the ANN: a histogram of every activation."""
     stages = partition(graph)
-    freed = last_uses(stages)
     found: dict[str, Histogram] = {}
     for batch, batch_shapes in zip(batches, shapes, strict=True):
-        values = {name: channels_last(x).unsqueeze(0) for name, x in zip(graph.inputs(), batch, strict=True)}
-        for stage, names in zip(stages, freed, strict=True):
-            value = current(stage, values, 1, batch_shapes)
+        inputs = {name: channels_last(x).unsqueeze(0) for name, x in zip(graph.inputs(), batch, strict=True)}
+        for stage, value in analog_values(stages, inputs, batch_shapes):
             if isinstance(stage.end.op, Spike):
-                value = stage.end.op(value)
                 seen = Histogram.of(value[0], stage.end.op.channel, stage.end.op.clip)
                 found[stage.name] = found[stage.name].merge(seen) if stage.name in found else seen
-            values[stage.name] = value
-            for name in names:
-                del values[name]
         progress.advance()
     return found
 
 
-def set_thresholds(
-    network: SpikingNetwork, histograms: dict[str, Histogram], pipeline: Pipeline, dtype: torch.dtype
+def set_neurons(
+    network: SpikingNetwork, histograms: dict[str, Histogram], pipeline: Pipeline, dtype: torch.dtype, shapes: Shapes
 ) -> None:
-    """Give every neuron its threshold and the half step of rounding."""
+    """Give every layer its kind of neuron, its threshold and the half step of rounding."""
+    largest = pipeline.neuron.alphabet[-1]
     for stage in network.stages:
         op = stage.end.op
         if not isinstance(op, Spike):
             continue
-        theta = pipeline.threshold.solve(histograms[stage.name], network.T, pipeline.quantiser).to(dtype)
-        if op.clip is not None:
-            theta = theta.clamp(max=op.clip)
+        op.neuron = pipeline.neuron
+        # the search is for the largest value that a mean can have, in so many steps as it has levels
+        reach = pipeline.threshold.solve(histograms[stage.name], network.T * largest, pipeline.quantiser).to(dtype)
+        theta = (reach if op.clip is None else reach.clamp(max=op.clip)) / largest
         op.theta = frozen(theta)
         op.bias = frozen(theta / (2 * network.T)) if pipeline.rounding == "bias" else None
         op.v_init = frozen(theta / 2) if pipeline.rounding == "potential" else None
+    if len(pipeline.neuron.alphabet) > 2:
+        set_pool_units(network.graph, shapes)
 
 
 @dataclass

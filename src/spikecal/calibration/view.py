@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikecal.calibration.cache import Cache, Train, over_time, standard, steps_of
+from spikecal.calibration.cache import Cache, Train, Value, joined_in_time, over_time, standard, steps_of
 from spikecal.calibration.samples import Sample, Samples
 from spikecal.graph.ops import Spike
 from spikecal.graph.stages import Stage
-from spikecal.snn.execute import Memory, Shapes, current, emit, neurons, steps_per_call
-from spikecal.snn.functional import count
+from spikecal.snn.execute import Emission, Memory, Shapes, Want, advance, analog, current, emit, steps_per_call
 
 
 @dataclass
@@ -108,11 +107,9 @@ class StageView:
     @torch.no_grad()
     def prepare(self) -> None:
         """Run the ANN's stage: it gives the targets."""
-        end = self.ann.end.op
         for call in self.calls:
             values = {n: self.value(n, call, "ann").unsqueeze(0) for n in self.ann.inputs}
-            arriving = current(self.ann, values, 1, self.shapes[call.start])[0]
-            value = end(arriving) if isinstance(end, Spike) else arriving
+            value = analog(self.ann, values, self.shapes[call.start])[0]
             for batch, part in self._split(call, value, 0):
                 self.cache.put((self.stage.name, batch, "ann"), standard(part.unsqueeze(0))[0])
 
@@ -122,7 +119,7 @@ class StageView:
         held = self.cache.find(key)
         if held is None:
             values = {n: self.value(n, call, "snn") for n in self.stage.inputs}
-            held = current(self.stage, values, self.T, self.shapes[call.start])
+            held = current(self.stage, values, self.T, self.shapes[call.start], {})
             self.cache.put(key, held)
         return over_time(held)
 
@@ -156,63 +153,60 @@ class StageView:
         return result
 
     def _run(self, call: range, keep: bool, result: Simulation) -> Tensor:
-        """One call: the mean output. What is passed on goes into the cache, where `keep`."""
-        if self.at_once < self.T:
-            return self._run_in_parts(call, keep, result)
-        arriving, end = self.current(call), self.stage.end
-        op = end.op
-        if not isinstance(op, Spike):
-            emitted = emit(end, arriving, self.T)
-            for batch, part in self._split(call, emitted, 1) if keep else ():
-                self.cache.put((self.stage.name, batch, "snn"), standard(part))
-            return emitted.mean(0)
-        theta, bias, v = neurons(op, arriving[0])
-        total, when = count(arriving, theta, bias, v, self.T, keep)
-        if when is not None:
-            for batch, part in self._split(call, when, 1):
-                self.cache.put((self.stage.name, batch, "snn"), Train.pack(part, theta))
-            self._count(total, result)
-        return total * (theta / self.T)
+        """One call: the mean output. What is passed on goes into the cache, where `keep`.
 
-    def _run_in_parts(self, call: range, keep: bool, result: Simulation) -> Tensor:
-        """The same a few steps at a time: large images would not fit into memory with all of them."""
-        stage, op, shapes = self.stage, self.stage.end.op, self.shapes[call.start]
-        memory: Memory = {}
-        v = sums = theta = None
-        kept: dict[int, list[Any]] = {batch: [] for batch in call}
-        for start, steps in self._parts():
-            arriving = current(
-                stage, {n: self.part(n, call, start, steps) for n in stage.inputs}, steps, shapes, memory
-            )
-            if isinstance(op, Spike):
-                theta, bias, first = neurons(op, arriving[0])
-                v = first if v is None else v
-                total, when = count(arriving, theta, bias, v, steps, keep)
-                emitted = when if when is not None else total.new_empty(0)
-            else:
-                emitted = emit(stage.end, arriving, steps)
-                total = emitted.sum(0) if emitted.shape[0] > 1 else emitted[0] * steps
-            sums = total if sums is None else sums + total
-            for batch, part in self._split(call, emitted, 1) if keep else ():
-                kept[batch].append(standard(part) if theta is None else Train.pack(part, theta))
-        assert sums is not None
+        Large images would not fit into memory with all of their steps: they are run a few steps at a time.
+        """
+        want = Want.TOTAL | Want.LEVELS if keep else Want.TOTAL
+        total, spikes = _Sum(), _Sum()
+        kept: dict[int, list[Value]] = {batch: [] for batch in call}
+        for emission in self._emissions(call, want):
+            total.add(emission.summed() if emission.total is None else emission.total)
+            if emission.spikes is not None:
+                spikes.add(emission.spikes)
+            for batch, part in self._passed_on(call, emission) if keep else ():
+                kept[batch].append(part)
         for batch, parts in kept.items() if keep else ():
-            self.cache.put(
-                (stage.name, batch, "snn"), _in_time(parts, self.at_once) if theta is None else Train.join(parts)
-            )
-        if theta is None:
-            return sums / self.T
+            self.cache.put((self.stage.name, batch, "snn"), joined_in_time(parts, self.at_once))
+        op = self.stage.end.op
+        if not isinstance(op, Spike):
+            return total.value / self.T
         if keep:
-            self._count(sums, result)
-        return sums * (theta / self.T)
+            self._count(spikes.value, result)
+        return total.value * (op.height(total.value.ndim) / self.T)
 
-    def _count(self, total: Tensor, result: Simulation) -> None:
+    def _emissions(self, call: range, want: Want) -> Iterator[Emission]:
+        """What the stage emits in all T steps; currents are kept between runs where all steps fit at once."""
+        memory: Memory = {}
+        if self.at_once >= self.T:
+            yield emit(self.stage, self.current(call), self.T, memory, want)
+            return
+        for start, steps in self._parts():
+            values = {name: self.part(name, call, start, steps) for name in self.stage.inputs}
+            yield advance(self.stage, values, steps, self.shapes[call.start], memory, want)
+
+    def _passed_on(self, call: range, emission: Emission) -> Iterator[tuple[int, Value]]:
+        """What each micro-batch passes on, as the cache keeps it."""
+        op = self.stage.end.op
+        if isinstance(op, Spike):
+            assert emission.levels is not None
+            height = op.height(emission.levels.ndim - 1)
+            for batch, part in self._split(call, emission.levels, 1):
+                yield batch, Train.pack(part, height, op.neuron.alphabet)
+            return
+        assert emission.value is not None
+        for batch, part in self._split(call, emission.value, 1):
+            yield batch, standard(part)
+
+    def _count(self, spikes: Tensor, result: Simulation) -> None:
         """Add up what the records say of the spikes."""
-        result.spikes += int(total.sum(dtype=torch.float64))
-        result.saturated += int(torch.count_nonzero(total == self.T))
-        result.neurons += total.numel()
-        result.slots += total.numel() * self.T
-        most = rows_of(total).amax(0) if self.one_size else total.movedim(self.channel, 0).flatten(1).amax(1)
+        op = self.stage.end.op
+        assert isinstance(op, Spike)
+        result.spikes += int(spikes.sum(dtype=torch.float64))
+        result.saturated += int(torch.count_nonzero(spikes == self.T * op.neuron.alphabet[-1]))
+        result.neurons += spikes.numel()
+        result.slots += spikes.numel() * self.T
+        most = rows_of(spikes).amax(0) if self.one_size else spikes.movedim(self.channel, 0).flatten(1).amax(1)
         result.fired = most > 0 if result.fired is None else result.fired | (most > 0)
 
     def _error_sum(self, error: Tensor) -> Tensor:
@@ -277,6 +271,21 @@ class StageView:
         return whole
 
 
+class _Sum:
+    """Adds tensors up; the first is not copied."""
+
+    def __init__(self) -> None:
+        self._value: Tensor | None = None
+
+    def add(self, part: Tensor) -> None:
+        self._value = part if self._value is None else self._value + part
+
+    @property
+    def value(self) -> Tensor:
+        assert self._value is not None
+        return self._value
+
+
 def calls(counts: Sequence[int], marks: Sequence[int], shapes: Sequence[Shapes], together: int) -> Iterator[range]:
     """Neighbouring micro-batches of one image size, up to `together` images, none on both sides of a mark."""
     start = first = images = 0
@@ -303,11 +312,6 @@ def joined(values: Sequence[Tensor], images_first: bool) -> Tensor:
     for part, value in zip(whole.split([value.shape[1] for value in values], 1), values, strict=True):
         part.copy_(value)
     return whole
-
-
-def _in_time(parts: Sequence[Tensor], steps: int) -> Tensor:
-    """Parts of up to `steps` steps one after the other; a single step stands for all where it is always the same."""
-    return parts[0] if len(parts[0]) < steps else torch.cat(list(parts))
 
 
 def rows_of(values: Tensor) -> Tensor:

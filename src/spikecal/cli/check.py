@@ -141,7 +141,7 @@ def peak_bytes(stages: list["Stage"], shapes: "Shapes", T: int, pipeline: "Pipel
     from math import prod
 
     from spikecal.conversion import MEASURED
-    from spikecal.snn.execute import last_uses
+    from spikecal.graph.stages import last_uses
 
     images = max((c.images for sweep in pipeline.sweeps for c in sweep), default=MEASURED)
     live: dict[str, int] = {}

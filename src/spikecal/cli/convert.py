@@ -56,9 +56,7 @@ def convert(
     workdir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep finished stages here: killed, the same command goes on.")
     ] = None,
-    memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory to use: 4G. (default half of what is free)")
-    ] = None,
+    memory: options.Memory = None,
     micro_batch: Annotated[int | None, typer.Option(min=1, metavar="N", help="Images a kernel call.")] = None,
     test: Annotated[
         int, typer.Option(min=0, metavar="N", help="Images of the summary, of the test split; 0 for none.")

@@ -39,8 +39,11 @@ def figure(
     ] = None,
     images: Annotated[int, typer.Option(min=1, metavar="N", help="Test images, drawn by the seed.")] = TESTED,
     iterations: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Of weights calibration, a layer; the paper has 5,000.")
-    ] = 50,
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Of weights calibration, per layer: 5,000 are the paper's, fewer are done by Adam."
+        ),
+    ] = 200,
     seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Calibration samples of `samples`.")] = 3,
     layer: Annotated[str | None, typer.Option(metavar="NAME", help="Of `threshold`. (default the middle one)")] = None,
     seed: options.Seed = 0,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spikecal.reproduce.tables import Table
 
 
-NOT_SHOWN = ("output", "data_root", "json")  # of a command, on the page it makes
+NOT_SHOWN = ("output", "data_root", "memory", "json")  # of a command, on the page it makes
 FILES = ("weights", "others")
 
 
@@ -53,8 +53,18 @@ def reproduce(
     weights_images: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Images of weights calibration. (default 256)")
     ] = None,
+    weights_to: Annotated[
+        int | None, typer.Option(min=1, metavar="T", help="Rows with weights calibration up to this T. (default all)")
+    ] = None,
+    long_from: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="T", help="Where the long sizes begin. (default the columns T≥512 and T≥2048)"),
+    ] = None,
     long_images: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Test images of T≥512 and T≥2048. (default 100)")
+        int | None, typer.Option(min=1, metavar="N", help="Test images from there on. (default 100)")
+    ] = None,
+    long_calibration: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Images of each calibrator from there on. (default 32)")
     ] = None,
     others: Annotated[
         list[str] | None,
@@ -77,6 +87,7 @@ def reproduce(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="DIR", help="For the tables and their finished cells.")
     ] = Path("spikecal-tables"),
+    memory: options.Memory = None,
     strict: options.Strict = False,
     json: options.Json = False,
 ) -> None:
@@ -87,7 +98,10 @@ def reproduce(
         "iterations": iterations,
         "batch": batch,
         "weights": weights_images,
+        "weights_to": weights_to,
+        "long_from": long_from,
         "long_images": long_images,
+        "long_calibration": long_calibration,
     }
     if name is None:
         if model or weights or data or _wanted_flags(others, other, distilled, distill_iterations):
@@ -97,12 +111,14 @@ def reproduce(
     import json as json_text
 
     from spikecal.files import write_whole
+    from spikecal.memory import parse_bytes
     from spikecal.reproduce.render import heading, markdown, measured, sections
     from spikecal.reproduce.run import make_plan, pending, run
     from spikecal.reproduce.summary import summarise
     from spikecal.reproduce.tables import find
 
     table = find(name)
+    budget = None if memory is None else parse_bytes(memory)
     wanted = _wanted(table, others, other, distilled, distill_iterations)
     plan = make_plan(
         table,
@@ -121,7 +137,7 @@ def reproduce(
         typer.echo(f"{len(left)} of {len(plan.cells)} cells to measure, about {estimate}", err=True)
     with bars(json) as progress:
         report = None if json or progress is not None else _say
-        summary = {**summarise(plan, run(plan, output, progress, report)), "command": _command(context)}
+        summary = {**summarise(plan, run(plan, output, progress, report, budget)), "command": _command(context)}
     files = output / f"{name}.json", output / f"{name}.md"
     write_whole(files[0], json_text.dumps(summary, indent=1, ensure_ascii=False) + "\n")
     write_whole(files[1], markdown(summary))

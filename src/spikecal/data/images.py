@@ -51,7 +51,8 @@ class FileImages(Images, Protocol):
 class Data:
     """Images as they are stored, before any normalisation; `labels` [N] where known.
 
-    `distilled`: made from a network, to calibrate with; nothing can be tested on them.
+    `distilled`: made from a network, to calibrate with; nothing can be tested on them. `about` is what should be known
+    of figures that are measured on them: tables say it.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Data:
     labels: Tensor | None = None
     classes: tuple[str, ...] = ()
     distilled: bool = False
+    about: str = ""
 
     def __post_init__(self) -> None:
         if len(self.images) == 0:

@@ -92,6 +92,7 @@ class Builder:
     def _add(self, node: Node, ref: Ref) -> Ref:
         if self.sized:
             ref = replace(ref, fixed=(None, *ref.shape[1:]))
+        node.channel = ref.channel
         self.graph.add(node)
         self._refs[node.name] = ref
         return ref

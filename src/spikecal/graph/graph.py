@@ -1,22 +1,27 @@
 """The canonical graph: named nodes of closed-set operations in running order, and a structure of outputs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
 
-from spikecal.graph.ops import Input, Op
+from spikecal.graph.ops import Input, Joint, Op, Spike
+from spikecal.neurons import IntegrateAndFire
 
 
 @dataclass
 class Node:
-    """One operation. `shape_refs` are nodes of which only the shape is read (`y.view(x.shape)`)."""
+    """One operation. `shape_refs` are nodes of which only the shape is read (`y.view(x.shape)`).
+
+    `channel` is the dimension of its value that holds the channels, found when the network is lowered.
+    """
 
     name: str
     op: Op
     inputs: tuple[str, ...] = ()
     shape_refs: tuple[str, ...] = ()
+    channel: int = 1
 
 
 @dataclass
@@ -39,7 +44,7 @@ class Graph:
 
     def clone(self) -> "Graph":
         """A graph of its own whose tensors share memory with this one's until one of them is replaced."""
-        nodes = {n.name: Node(n.name, n.op.clone(), n.inputs, n.shape_refs) for n in self.nodes.values()}
+        nodes = {n.name: replace(n, op=n.op.clone()) for n in self.nodes.values()}
         return Graph(nodes, self.output, self.head)
 
     def inputs(self) -> list[str]:
@@ -96,12 +101,24 @@ def apply_node(node: Node, values: dict[str, Tensor]) -> Tensor:
 
 
 def describe(graph: Graph) -> list[Any]:
-    """The graph without its tensors, as plain data: nodes in running order, then the output structure."""
+    """The graph without its tensors, as plain data: nodes in running order, then the output structure.
+
+    What is the same in a file of the first format is the same here.
+    """
     nodes = [
-        [node.name, type(node.op).__name__, list(node.inputs), list(node.shape_refs), node.op.config()]
+        [node.name, type(node.op).__name__, list(node.inputs), list(node.shape_refs), _settings(node.op)]
         for node in graph.nodes.values()
     ]
     return [nodes, repr(graph.output)]
+
+
+def _settings(op: Op) -> dict[str, Any]:
+    settings = op.config()
+    if isinstance(op, Joint):
+        del settings["channel"]  # it follows from the rest, and the first format wrote the last one as -1
+    if isinstance(op, Spike) and op.neuron == IntegrateAndFire():
+        del settings["neuron"]  # there was no other
+    return settings
 
 
 def leaves(structure: Any) -> Iterable[Any]:

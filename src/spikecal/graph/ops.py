@@ -5,7 +5,7 @@ safetensors). `forward` works on one folded batch `[B, ...]`; `over_time` on `[s
 means the same value at every step. All of them but MaxPool and Spike are affine, and act on each step alone.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -14,6 +14,7 @@ from spikecal.graph.op import Op, Shapes, State, frozen, is_channel, require
 from spikecal.graph.ops_linear import Add, ChannelAffine, Conv, ConvTranspose, Linear
 from spikecal.graph.ops_local import AdaptiveAvgPool, AvgPool, MaxPool, Reduce, Upsample
 from spikecal.graph.ops_shape import Cat, Flatten, Pad, Permute, Reshape, Slice
+from spikecal.neurons import NEURONS, Cells, IntegrateAndFire, Neuron
 
 __all__ = [
     "AdaptiveAvgPool",
@@ -56,28 +57,44 @@ class Input(Op):
 
 
 class Spike(Op):
-    """An activation: ReLU (clipped at `clip`) in the ANN, a layer of integrate-and-fire neurons in the SNN.
+    """An activation: ReLU (clipped at `clip`) in the ANN, a layer of neurons in the SNN.
 
     `theta` [C] or [1] is the threshold, `v_init` the initial potential ([C], [1] or one per neuron), `bias` [C] or [1]
     enters at every step. Channels are at dimension `channel` of a batch of `ndim` dimensions. `gain`, where currents
     are in units of the threshold, takes them back to the ANN's for a network output that is an activation.
     """
 
-    CONFIG: ClassVar[dict[str, Any]] = {"clip": None, "channel": 1, "ndim": 4}
+    CONFIG: ClassVar[dict[str, Any]] = {"clip": None, "channel": 1, "ndim": 4, "neuron": IntegrateAndFire()}
     TENSORS = ("theta", "v_init", "bias", "gain")
     clip: float | None
     channel: int
     ndim: int
+    neuron: Neuron
     theta: nn.Parameter | None
     v_init: nn.Parameter | None
     bias: nn.Parameter | None
     gain: nn.Parameter | None
 
     def validate(self) -> None:
+        if isinstance(self.neuron, str):  # as files have it
+            require(self.neuron in NEURONS, f"there are no neurons called {self.neuron[:60]!r}")
+            self.neuron = NEURONS[self.neuron]
+        require(isinstance(self.neuron, Neuron), "a layer of neurons has a kind of neuron")
         require(is_channel(self.channel), "channels are never the batch")
         require(type(self.ndim) is int and 2 <= self.ndim <= 16, "a layer of neurons has 2 to 16 dimensions")
         require(self.channel < self.ndim, "channels are one of a layer's dimensions")
         require(self.clip is None or (type(self.clip) in (int, float) and self.clip > 0), "a clip is positive")
+
+    def config(self) -> dict[str, Any]:
+        return {**super().config(), "neuron": self.neuron.name}
+
+    def clone(self) -> Self:
+        return type(self)(**{**self.config(), "neuron": self.neuron}, **self.tensors())
+
+    def cells(self, ndim: int) -> Cells:
+        """The parameters of the layer, to broadcast against a current of `ndim` dimensions."""
+        bias, v_init = (None if t is None else along(t, self.channel, ndim) for t in (self.bias, self.v_init))
+        return Cells(self.height(ndim), bias, v_init)
 
     def height(self, ndim: int) -> Tensor:
         """The threshold, which is also the height of a spike, to broadcast against `ndim` dimensions."""

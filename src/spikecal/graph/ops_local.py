@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from spikecal.errors import DataError
@@ -81,10 +81,12 @@ class Reduce(Op):
 class MaxPool(Op):
     """Max-pooling of what has arrived so far: pool the running sum and emit its increments.
 
-    The sum over T is then the pool of the sum. `of="spikes"` pools spike counts, whose increments are again one
-    spike or none; `of="current"` pools the running sum of a current. The maximum of one step's spikes would fire
-    whenever any neuron of the window does, which is far too often.
+    The sum over T is then the pool of the sum. `of="spikes"` pools sums of levels, whose increments are again levels;
+    `of="current"` pools the running sum of a current. The maximum of one step's spikes would fire whenever any neuron
+    of the window does, which is far too often. `unit` [C] is the height of level 1; without it levels are 0 and 1.
     """
+
+    TENSORS = ("unit",)
 
     CONFIG: ClassVar[dict[str, Any]] = {
         "kernel": ...,
@@ -100,6 +102,7 @@ class MaxPool(Op):
     dilation: tuple[int, ...]
     ceil_mode: bool
     of: str
+    unit: nn.Parameter | None
 
     def validate(self) -> None:
         require(integers(self.kernel, 1, [1, 2, 3]), "a pool's kernel must be positive")
@@ -118,7 +121,7 @@ class MaxPool(Op):
         if x.shape[0] == 1 and (state is None or steps > 1):  # the same at every step, or the ANN: so is its pool
             return self(x[0]).unsqueeze(0)
         state = {} if state is None else state
-        arriving = (x != 0).to(x.dtype) if self.of == "spikes" else x
+        arriving = self._levels(x) if self.of == "spikes" else x
         total = arriving.cumsum(0)
         if "sum" in state:
             total = total + state["sum"]
@@ -126,10 +129,16 @@ class MaxPool(Op):
         before = state.get("pooled", torch.zeros_like(pooled[0])).unsqueeze(0)
         state["sum"], state["pooled"] = total[-1], pooled[-1]
         increments = pooled - torch.cat([before, pooled[:-1]])
-        if self.of == "spikes":
-            # A channel's spikes all have one height. Where the pooled count grows, one of them is in x right now.
-            increments = increments * x.amax([0, 1, *range(3, x.ndim)], keepdim=True)
-        return increments
+        return increments * self._height(x) if self.of == "spikes" else increments
+
+    def _levels(self, x: Tensor) -> Tensor:
+        return (x != 0).to(x.dtype) if self.unit is None else (x / self._height(x)).round()
+
+    def _height(self, x: Tensor) -> Tensor:
+        """Of level 1, by channel; where a pooled count of spikes grows, one of them is in `x` right now."""
+        if self.unit is None:
+            return x.amax([0, 1, *range(3, x.ndim)], keepdim=True)
+        return self.unit.reshape(-1, *(1,) * (x.ndim - 3))
 
 
 class Upsample(Op):

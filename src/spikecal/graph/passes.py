@@ -1,6 +1,6 @@
 """Named passes that simplify a canonical graph without changing its outputs, applied in the order of `PASSES`."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from spikecal.graph.ops import (
     Slice,
     Spike,
     Upsample,
+    frozen,
 )  # fmt: skip
 from spikecal.graph.ops_shape import WHOLE
 
@@ -195,6 +196,23 @@ def mark_spike_pools(graph: Graph) -> None:
                 node.op.of = "spikes"
         elif isinstance(node.op, MaxPool):
             node.op.of = "current"
+
+
+@torch.no_grad()
+def set_pool_units(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Give max-pools of spikes the height of level 1, for neurons with more levels than 0 and 1.
+
+    `shapes` are those of all values. Heights go the way of the spikes, put together and cut as they are.
+    """
+    heights: dict[str, Tensor] = {}
+    for node in graph.nodes.values():
+        op = node.op
+        if isinstance(op, Spike):
+            heights[node.name] = op.height(op.ndim).expand(1, *shapes[node.name][1:])
+        elif heights.keys() >= set(node.inputs) and isinstance(op, (MaxPool, Cat, Slice)):
+            heights[node.name] = op(*(heights[name] for name in node.inputs))
+        if isinstance(op, MaxPool) and op.of == "spikes":
+            op.unit = frozen(heights[node.name][0].flatten(1)[:, 0])
 
 
 def drop_dead(graph: Graph) -> None:

@@ -1,6 +1,7 @@
 """Partition of a canonical graph into stages: what is between two layers of neurons, with the neurons at its end."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from spikecal.graph.graph import Graph, Node, map_leaves
 from spikecal.graph.ops import (
@@ -66,20 +67,19 @@ def with_joints(graph: Graph) -> Graph:
     result = Graph(head=graph.head)
     for node in graph.nodes.values():
         inputs = tuple(renamed.get(name, name) for name in node.inputs)
-        result.add(Node(node.name, node.op, inputs, node.shape_refs))
+        result.add(replace(node, inputs=inputs))
         if node.name in renamed:
-            channel = joints[node.name]
-            result.add(Node(renamed[node.name], Joint(channel=channel), (node.name,)))
+            joint = Joint(channel=node.channel)
+            result.add(Node(renamed[node.name], joint, (node.name,), channel=node.channel))
     result.output = map_leaves(lambda name: renamed.get(name, name), graph.output)
     return result
 
 
-def _joint_sources(graph: Graph) -> dict[str, int]:
-    """Linear node that must end a stage -> dimension of its channels."""
+def _joint_sources(graph: Graph) -> set[str]:
+    """The linear nodes that must end a stage."""
     users, outputs = graph.users(), set(graph.outputs())
-    channels = _channels(graph)
     ends: dict[str, frozenset[str]] = {}  # the stage ends a value reaches without passing another
-    joints: dict[str, int] = {}
+    joints: set[str] = set()
     for node in reversed(graph.nodes.values()):
         reached: set[str] = set()
         for user in filter(None, users[node.name]):
@@ -90,26 +90,8 @@ def _joint_sources(graph: Graph) -> dict[str, int]:
             continue
         shared = len(reached) > 1 and not isinstance(node.op, REARRANGING)
         if node.name in outputs or shared:
-            joints[node.name] = channels[node.name]
+            joints.add(node.name)
     return joints
-
-
-def _channels(graph: Graph) -> dict[str, int]:
-    """Dimension of the channels of every value: 1, but the last (-1) after a Linear, wherever permutes take it."""
-    found: dict[str, int] = {}
-    for node in graph.nodes.values():
-        op = node.op
-        channel = found[node.inputs[0]] if node.inputs else 1
-        if isinstance(op, (Spike, Joint)):
-            channel = op.channel
-        elif isinstance(op, Permute):
-            channel = op.dims.index(channel % len(op.dims))
-        elif isinstance(op, Linear):
-            channel = -1
-        elif isinstance(op, (Conv, ConvTranspose, Reshape, Flatten)):
-            channel = 1
-        found[node.name] = channel
-    return found
 
 
 def partition(graph: Graph) -> list[Stage]:
@@ -125,6 +107,15 @@ def partition(graph: Graph) -> list[Stage]:
             if inner_node.op.TENSORS and owners.setdefault(inner_node.name, stage.name) != stage.name:
                 raise ValueError(f"{inner_node.name} is in two stages: call with_joints first")
     return stages
+
+
+def last_uses(stages: Sequence[Stage]) -> list[list[str]]:
+    """For every stage the boundaries that nothing after it reads: liveness."""
+    freed = [list[str]() for _ in stages]
+    last = {name: i for i, stage in enumerate(stages) for name in (*stage.inputs, stage.name)}
+    for name, i in last.items():
+        freed[i].append(name)
+    return freed
 
 
 def _collect(graph: Graph, end: Node) -> tuple[list[Node], list[str]]:

@@ -14,8 +14,9 @@ from torch.nn import functional as F
 
 from spikecal.data.card import Card
 from spikecal.graph.stages import Stage
-from spikecal.snn.execute import Shapes, current, emit, last_uses, shapes_of
+from spikecal.snn.execute import Want, shapes_of
 from spikecal.snn.network import SpikingNetwork, channels_last
+from spikecal.snn.walk import Course
 
 CLASSES = 10  # that are shown of an image
 THUMBNAIL = 96  # pixels of the longer side
@@ -63,15 +64,11 @@ def neuron_shapes(network: SpikingNetwork, image: Tensor) -> list[tuple[int, ...
 @torch.no_grad()
 def spikes_over_time(network: SpikingNetwork, image: Tensor) -> Iterator[tuple[Stage, Tensor]]:
     """Every layer of neurons and which of them fire when: booleans `[T, ...]` for one image `[1, ...]`."""
-    shapes: Shapes = shapes_of(network.graph, (image,))
-    values = {network.graph.inputs()[0]: channels_last(image).unsqueeze(0)}
-    for stage, freed in zip(network.stages, last_uses(network.stages), strict=True):
-        arriving = current(stage, values, network.T, shapes)
-        values[stage.name] = emit(stage.end, arriving, network.T)
-        if stage.spiking:
-            yield stage, values[stage.name][:, 0] != 0
-        for name in freed:
-            del values[name]
+    inputs = {network.graph.inputs()[0]: channels_last(image).unsqueeze(0)}
+    course = Course(network.stages, shapes_of(network.graph, (image,)))
+    for stage, emission in course.advance(inputs, network.T, last=True, want=Want.VALUE | Want.LEVELS):
+        if emission.levels is not None:
+            yield stage, emission.levels[:, 0] != 0
 
 
 def trace(network: SpikingNetwork, image: Tensor, plan: Plan) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -97,12 +97,19 @@ def machine() -> dict[str, Any]:
 
 
 def measure(
-    cell: Cell, subject: Subject | DetectorSubject, work: Path | None = None, progress: Progress | None = None
+    cell: Cell,
+    subject: Subject | DetectorSubject,
+    work: Path | None = None,
+    progress: Progress | None = None,
+    memory: int | None = None,
 ) -> dict[str, Any]:
-    """The numbers of a cell. In `work` a long one keeps what it has, so that it can be killed."""
+    """The numbers of a cell. In `work` a long one keeps what it has, so that it can be killed.
+
+    `memory` are the bytes that a conversion may use.
+    """
     progress = progress or Silent()
     if isinstance(subject, DetectorSubject):
-        return detectors.measure(cell, subject, subject.test.sample(cell.images, FIXED), work, progress)
+        return detectors.measure(cell, subject, subject.test.sample(cell.images, FIXED), work, progress, memory)
     if cell.kind == "ann":
         test = _test(cell, subject)
         loader = Loader(test, subject.card, BATCH, subject.strict)
@@ -112,7 +119,7 @@ def measure(
         return space(subject)
     assert cell.pipeline is not None
     if cell.kind == "time":
-        return timing(cell, subject, progress)
+        return timing(cell, subject, progress, memory)
     images, unreadable = subject.calibration(cell.pipeline.images, cell.seed, cell.source)
     result = convert(
         subject.network,
@@ -121,15 +128,21 @@ def measure(
         pipeline=cell.pipeline,
         seed=cell.seed,
         workdir=None if work is None else work / "conversion",
+        memory=memory,
         records=False,
         progress=progress,
     )
     test = _test(cell, subject)
     loader = Loader(test, subject.card, max(1, min(BATCH, BATCH_OUTPUTS // cell.T)), subject.strict)
-    right, tested, rate = _evaluate(result.at(cell.T), loader, work, progress)
-    notes = [f"{record.stage}: {note}" for record in result.records for note in record.notes]
-    facts = {"accuracy": right / tested, "images": tested, "rate": rate, "notes": notes}
-    left_out = len(unreadable) + len(test) - tested
+    found = _evaluate(result.at(cell.T), loader, work, progress)
+    facts = {
+        "accuracy": found.right / found.images,
+        "images": found.images,
+        "rate": found.rates / found.images,
+        "energy": found.energies / found.images,
+        "notes": [f"{record.stage}: {note}" for record in result.records for note in record.notes],
+    }
+    left_out = len(unreadable) + len(test) - found.images
     return {**facts, "unreadable": left_out} if left_out else facts
 
 
@@ -139,40 +152,57 @@ def _test(cell: Cell, subject: Subject) -> Data:
     return subset(subject.test, cell.images, FIXED)
 
 
-def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: Progress) -> tuple[int, int, float]:
-    """Right answers after the last step, out of how many, and the mean firing rate.
+class _Tested(NamedTuple):
+    """Sums so far: right answers after the last step, images, mean firing rates and shares of the ANN's energy."""
 
-    It goes on after the last batch that `work` knows of.
-    """
+    batches: int = 0
+    right: int = 0
+    images: int = 0
+    rates: float = 0.0
+    energies: float = 0.0
+
+
+def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: Progress) -> _Tested:
+    """What all test images sum up to; it goes on after the last batch that `work` knows of."""
     state = None if work is None else work / "evaluation.json"
-    done, right, tested, rate = _begun(state)
-    progress.phase("evaluate", len(loader) - done, None)
+    sums = _begun(state)
+    progress.phase("evaluate", len(loader) - sums.batches, None)
     for i, batch in enumerate(loader):
-        if i < done:
+        if i < sums.batches:
             continue
         found = evaluate(snn, [batch])
-        right, tested = right + round(found.accuracy[-1] * found.images), tested + found.images
-        rate += found.images * statistics.fmean(found.rates.values()) if found.rates else 0.0
+        rate = statistics.fmean(found.rates.values()) if found.rates else 0.0
+        energy = (found.energy.ratio if found.energy else None) or 0.0
+        sums = _Tested(
+            i + 1,
+            sums.right + round(found.accuracy[-1] * found.images),
+            sums.images + found.images,
+            sums.rates + found.images * rate,
+            sums.energies + found.images * energy,
+        )
         progress.advance()
         if state is not None:
-            write_whole(state, json.dumps([i + 1, right, tested, rate]))
-    return right, tested, rate / tested
+            write_whole(state, json.dumps(sums))
+    return sums
 
 
-def _begun(state: Path | None) -> tuple[int, int, int, float]:
-    """Batches done, right answers, images and rates so far; a file that does not say counts as nothing done."""
+def _begun(state: Path | None) -> _Tested:
+    """What was summed up before; a file that does not say counts as nothing done."""
     try:
-        done, right, tested, rate = json.loads(state.read_text()) if state is not None and state.exists() else (0,) * 4
-        return int(done), int(right), int(tested), float(rate)
+        if state is not None and state.exists():
+            batches, right, images, rates, energies = json.loads(state.read_text())
+            return _Tested(int(batches), int(right), int(images), float(rates), float(energies))
     except (ValueError, TypeError):
-        return 0, 0, 0, 0.0
+        pass
+    return _Tested()
 
 
-def timing(cell: Cell, subject: Subject, progress: Progress) -> dict[str, Any]:
+def timing(cell: Cell, subject: Subject, progress: Progress, memory: int | None) -> dict[str, Any]:
     """Seconds of a conversion's parts, and how many passes of the ANN over the same images its sweeps are worth."""
     assert cell.pipeline is not None
     calibration, _ = subject.calibration(cell.pipeline.images, cell.seed)
-    result = convert(subject.network, calibration, T=cell.T, pipeline=cell.pipeline, seed=cell.seed, progress=progress)
+    settings: dict[str, Any] = {"T": cell.T, "pipeline": cell.pipeline, "seed": cell.seed, "memory": memory}
+    result = convert(subject.network, calibration, progress=progress, **settings)
     used = min(max(c.images for sweep in cell.pipeline.sweeps for c in sweep), len(calibration))
     images = subject.example(min(MEASURED, used))
     graph = result.snn.graph  # as ANN: batch normalisation folded, channels-last

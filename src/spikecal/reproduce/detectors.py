@@ -80,7 +80,12 @@ def load_detector_subject(spec: str, weights: Path | None, data: str | None, str
 
 
 def measure(
-    cell: "Cell", subject: DetectorSubject, images: BoxData, work: Path | None, progress: Progress
+    cell: "Cell",
+    subject: DetectorSubject,
+    images: BoxData,
+    work: Path | None,
+    progress: Progress,
+    memory: int | None,
 ) -> dict[str, Any]:
     """mAP of the analog detector, or of the one with a spiking body; "accuracy" is COCO's mAP."""
     if cell.pipeline is None:
@@ -93,6 +98,7 @@ def measure(
         count=cell.pipeline.images,
         seed=cell.seed,
         workdir=None if work is None else work / "conversion",
+        memory=memory,
         progress=progress,
     )
     rate = statistics.fmean(record.rate for record in made.records if record.rate is not None)

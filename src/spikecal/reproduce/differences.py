@@ -9,7 +9,7 @@ from spikecal.reproduce.cells import Cell, machine, same_for_every_seed
 from spikecal.reproduce.detectors import DetectorSubject
 from spikecal.reproduce.paper import own_lines, paper_tables, same_blocks
 from spikecal.reproduce.run import Plan
-from spikecal.reproduce.sizes import DETECTION_IMAGES, PAPER
+from spikecal.reproduce.sizes import DETECTION_IMAGES, PAPER, learns
 from spikecal.reproduce.subjects import Subject
 from spikecal.reproduce.tables import SOURCES
 
@@ -85,12 +85,30 @@ def _of_network(
     return said
 
 
+def _of_many_steps(plan: Plan) -> list[str]:
+    """What is cut where steps are many."""
+    table, sizes, said = plan.table, plan.sizes, []
+    for T in (T for T in plan.T if sizes.is_long(table, T)):
+        stands = f" stands for the paper's T≥{table.long}" if table.long is not None and T >= table.long else ""
+        words = f"T={T}{stands}: {sizes.long_seeds} seed"
+        if sizes.long_images is not None:
+            words += f", {sizes.long_images:,} test images"
+        measured = [row.pipeline for row in table.rows if sizes.has(row.pipeline, T)]
+        if any(c.images > sizes.long_calibration for p in measured for sweep in p.sweeps for c in sweep):
+            words += f", calibrated on {sizes.long_calibration:,} images"
+        said.append(words + ".")
+    left = [row.label for row in table.rows if not all(sizes.has(row.pipeline, T) for T in plan.T)]
+    if left:
+        said.append(f"{', '.join(left)}: up to T={sizes.weights_to}; beyond it was not measured, and cells are empty.")
+    return said
+
+
 def _of_data(plan: Plan, subject: Subject | DetectorSubject) -> list[str]:
     assert subject.train is not None and subject.test is not None
     count = len(subject.train)
     rows = [plan.sizes.of(row.pipeline, plan.table, 1) for row in plan.table.rows]
     most = max(pipeline.images for pipeline in rows)
-    said = []
+    said = [f"Images: {subject.test.about}."] if isinstance(subject, Subject) and subject.test.about else []
     if count <= most:
         chosen = _chosen(rows, count)
         said.append(
@@ -104,7 +122,7 @@ def _of_data(plan: Plan, subject: Subject | DetectorSubject) -> list[str]:
     if not plan.table.measures:
         return said
     asked = plan.sizes.images
-    if all(plan.table.is_long(T) for T in plan.T):  # of which `_of_size` speaks
+    if all(plan.sizes.is_long(plan.table, T) for T in plan.T):  # of which `_of_size` speaks
         return said
     if asked is not None and asked < len(subject.test):
         said.append(f"Test: a fixed {asked:,} of the {len(subject.test):,} test images of {subject.data}.")
@@ -126,8 +144,8 @@ def _chosen(rows: Sequence[Pipeline], available: int) -> str:
 
 def _of_size(plan: Plan) -> list[str]:
     table, sizes = plan.table, plan.sizes
-    learned = [c for row in table.rows for sweep in row.pipeline.sweeps for c in sweep if isinstance(c, Weights)]
-    short = not plan.T or any(not table.is_long(T) for T in plan.T)
+    learned = any(learns(row.pipeline) for row in table.rows)
+    short = not plan.T or any(not sizes.is_long(table, T) for T in plan.T)
     said = []
     if (missing := [T for T in table.T if T not in plan.T]) and table.name != "samples":  # its T is ours anyway
         said.append(f"Not measured: T={', '.join(map(str, missing))}.")
@@ -152,13 +170,7 @@ def _of_size(plan: Plan) -> list[str]:
         said.append(f"Runs: {sizes.seeds}; the paper has {PAPER.seeds}.")
     elif short and sizes.seeds != PAPER.seeds:
         said.append(f"Seeds: {sizes.seeds}; the paper has {PAPER.seeds}.")
-    for T in (T for T in plan.T if plan.table.is_long(T)):
-        words = f"T={T} stands for the paper's T≥{table.long}: {sizes.long_seeds} seed"
-        if sizes.long_images is not None:
-            words += f", {sizes.long_images:,} test images"
-        if sizes.long_calibration < PAPER.long_calibration:
-            words += f", calibrated on {sizes.long_calibration:,} images"
-        said.append(words + ".")
+    said += _of_many_steps(plan)
     if table.name == "samples":
         said.append(f"T={', '.join(map(str, plan.T))} is our choice: the paper does not name its T.")
     return said

@@ -12,7 +12,9 @@ UNITS = {
     "accuracy": "accuracy %",
     "detection": "mAP %",
     "map50": "mAP % at an overlap of 0.5",
+    "energy": "energy, times the ANN's",
 }
+FURTHER = ("map50", "energy")  # figures of a column beside its first
 
 
 def markdown(summary: Summary) -> str:
@@ -22,8 +24,7 @@ def markdown(summary: Summary) -> str:
         parts.append(f"```\n{summary['command']}\n```")
     for network in summary["networks"]:
         parts += [f"## {heading(network)}", grid(*measured(summary, network))]
-        if summary["kind"] == "detection":
-            parts.append(grid(*measured(summary, network, "map50")))
+        parts += [grid(*measured(summary, network, of)) for of in FURTHER if has(network, of)]
     for title, text in sections(summary).items():
         parts += [f"## {title}", text]
     return "\n\n".join(parts) + "\n"
@@ -52,6 +53,11 @@ def heading(network: dict[str, Any]) -> str:
     return words
 
 
+def has(network: dict[str, Any], of: str) -> bool:
+    """Whether there are figures of this kind."""
+    return any(of in column for row in network["rows"] for column in row.get("columns", {}).values())
+
+
 def _ann(found: dict[str, Any]) -> str:
     more = f" mAP, {found['map50']:.2f} % at an overlap of 0.5," if "map50" in found else ""
     return f"{found['accuracy']:.2f} %{more} on {found['images']:,} images"
@@ -68,16 +74,26 @@ def measured(summary: Summary, network: dict[str, Any], of: str = "") -> tuple[l
     long = summary["long"]
     steps = [f"T={T}" if long is None or T < long else f"T≥{long} ({T})" for T in summary["T"]]
     first = UNITS[of or summary["kind"]]
-    show = _time if summary["kind"] == "time" else _accuracy
-    rows = [
-        [f"{row['method']} (not in the paper's table)" if row["added"] else row["method"]]
-        + [show(row["columns"][str(T)][of] if of else row["columns"][str(T)]) for T in summary["T"]]
-        for row in network["rows"]
-    ]
+    rows = []
+    for row in network["rows"]:
+        name = f"{row['method']} (not in the paper's table)" if row["added"] else row["method"]
+        rows.append([name, *(_shown(summary["kind"], row["columns"].get(str(T)), of) for T in summary["T"])])
     if summary["kind"] == "time":
-        searches = [[row["columns"][str(T)]["thresholds"] for row in network["rows"]] for T in summary["T"]]
+        there = [[row["columns"].get(str(T)) for row in network["rows"]] for T in summary["T"]]
+        searches = [[column["thresholds"] for column in columns if column] for columns in there]
         rows.append(["thresholds, before each of them", *(f"{fmean(of):.1f}" for of in searches)])
     return [first, *steps], rows
+
+
+def _shown(kind: str, column: dict[str, Any] | None, of: str) -> str:
+    """A cell of the grid; what was not measured is empty."""
+    if column is None or (of and of not in column):
+        return ""
+    if of == "energy":
+        return f"{column[of]:.2f}"
+    if of:
+        return _accuracy(column[of])
+    return _time(column) if kind == "time" else _accuracy(column)
 
 
 def _accuracy(column: dict[str, Any]) -> str:

@@ -176,12 +176,12 @@ def _cells(plan: Plan, subject: Subject | DetectorSubject) -> list[Cell]:
     count = len(subject.test)
     cells = []
     for T in plan.T:
-        long = table.is_long(T)
+        long = sizes.is_long(table, T)
         asked, seeds = (sizes.long_images, sizes.long_seeds) if long else (sizes.images, sizes.seeds)
         images = count if asked is None else min(asked, count)
         if table.measures:
             cells.append(Cell(kind="ann", model=subject.spec, images=images))
-        for row in table.rows:
+        for row in (row for row in table.rows if sizes.has(row.pipeline, T)):
             pipeline = sizes.of(row.pipeline, table, T)
             once = table.measures and same_for_every_seed(pipeline, len(subject.train))
             cells += [
@@ -216,9 +216,16 @@ def _finished(store: Store, cell: Cell, subject: Subject | DetectorSubject) -> d
 
 
 def run(
-    plan: Plan, folder: Path, progress: Progress | None = None, report: Report | None = None
+    plan: Plan,
+    folder: Path,
+    progress: Progress | None = None,
+    report: Report | None = None,
+    memory: int | None = None,
 ) -> dict[Cell, dict[str, Any]]:
-    """Measure what is not in `folder` yet; returns the numbers of all cells. `report` is told of each new one."""
+    """Measure what is not in `folder` yet; returns the numbers of all cells. `report` is told of each new one.
+
+    `memory` are the bytes that a conversion may use; the numbers do not depend on it.
+    """
     store = Store(folder)
     store.create()
     watched = _Watched(progress or Silent(), plan, pending(plan, folder))
@@ -234,7 +241,7 @@ def run(
                 subject.made[cell.source] = subject.sources[cell.source].make(folder, watched)
                 started = time.perf_counter()  # the images are of all cells
             work = store.work(key) if long_cell(cell, subject) else None
-            stored = measure(cell, subject, work, watched)
+            stored = measure(cell, subject, work, watched, memory)
             seconds = time.perf_counter() - started
             store.save(key, cell, cell.configuration(subject), stored, seconds)
             store.tidy(key)

@@ -1,27 +1,25 @@
 """How much of a table is run: the paper's sizes, and those for half an hour on two cores."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spikecal.calibration.calibrators import Calibrator, Weights
 from spikecal.errors import ConfigError
-from spikecal.pipeline import Pipeline
+from spikecal.pipeline import FEW_ITERATIONS, Pipeline
 
 if TYPE_CHECKING:
     from spikecal.reproduce.tables import Table
 
 DETECTION_IMAGES = 128  # that the paper calibrates a detector on, in all its parts
 
-# At the paper's rate a tenth of its iterations changes next to nothing (docs/method.md, SGD or Adam).
-FEW_ITERATIONS: dict[str, Any] = {"optimiser": "adam", "lr": 1e-3}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
     """How much is run; None is all there is. Defaults are for half an hour on two cores.
 
-    `iterations`, `batch` and `weights` (its images) are of weights calibration. The `long_` ones are for the "at
-    least" column, which is dear; `long_calibration` are the images of every calibrator there.
+    `iterations`, `batch` and `weights` (its images) are of weights calibration, and rows with it end at `weights_to`
+    steps. The `long_` ones hold from `long_from` steps on, else for the "at least" column alone: many steps are dear.
+    `long_calibration` are the images of every calibrator there.
     """
 
     images: int | None = 1000
@@ -29,6 +27,8 @@ class Sizes:
     iterations: int = 500
     batch: int = 16
     weights: int = 256
+    weights_to: int | None = None
+    long_from: int | None = None
     long_images: int | None = 100
     long_seeds: int = 1  # the paper prints no deviation there
     long_calibration: int = 32
@@ -37,6 +37,15 @@ class Sizes:
         for name, value in vars(self).items():
             if value is not None and value < 1:
                 raise ConfigError(f"{name.replace('_', ' ')}: at least 1, not {value}")
+
+    def is_long(self, table: "Table", T: int) -> bool:
+        """Whether the `long_` sizes hold for so many steps."""
+        border = self.long_from or table.long
+        return border is not None and T >= border
+
+    def has(self, pipeline: Pipeline, T: int) -> bool:
+        """Whether a row of this pipeline is measured for so many steps."""
+        return self.weights_to is None or T <= self.weights_to or not learns(pipeline)
 
     def of(self, pipeline: Pipeline, table: "Table", T: int) -> Pipeline:
         """A row's pipeline in this size; where the numbers of images are what a table is about, they stay."""
@@ -47,7 +56,12 @@ class Sizes:
             return replace(changed, threshold=replace(changed.threshold, images=few)).changed(Calibrator, images=few)
         if not table.own_images:
             changed = _fewer(changed, Weights, self.weights)
-        return _fewer(changed, Calibrator, self.long_calibration) if table.is_long(T) else changed
+        return _fewer(changed, Calibrator, self.long_calibration) if self.is_long(table, T) else changed
+
+
+def learns(pipeline: Pipeline) -> bool:
+    """Whether weights are calibrated in it."""
+    return any(isinstance(calibrator, Weights) for sweep in pipeline.sweeps for calibrator in sweep)
 
 
 def _fewer(pipeline: Pipeline, kind: type[Calibrator], most: int) -> Pipeline:

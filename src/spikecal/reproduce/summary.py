@@ -67,7 +67,8 @@ def _network(plan: Plan, subject: Subject | DetectorSubject, found: Found) -> di
         columns = {}
         for T in plan.T:
             cells = [cell for cell in own if cell.row == row.label and cell.T == T]
-            columns[str(T)] = _column([found[cell] for cell in cells], plan.table.kind)
+            if cells:
+                columns[str(T)] = _column([found[cell] for cell in cells], plan.table.kind)
         rows.append({"method": row.label, "added": row.added, "columns": columns})
     return {**facts, "rows": _with_paper(plan, subject, rows)}
 
@@ -84,6 +85,8 @@ def _column(found: Sequence[dict[str, Any]], kind: str) -> dict[str, Any]:
     column = {**spread([100 * f["accuracy"] for f in found]), "images": found[0]["images"], "rate": rate}
     if kind == "detection":
         column["map50"] = spread([100 * f["map50"] for f in found])
+    if all("energy" in f for f in found):  # cells measured by earlier versions are without
+        column["energy"] = statistics.fmean(f["energy"] for f in found)
     return column
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Threshold
 from spikecal.errors import ConfigError
-from spikecal.pipeline import ACP, BASELINE, LCP, Pipeline
+from spikecal.pipeline import ACP, BASELINE, LCP, PC, Pipeline
 from spikecal.reproduce.sizes import DETECTION_IMAGES, Sizes
 
 Kind = Literal["accuracy", "detection", "time", "space"]
@@ -54,9 +54,6 @@ class Table:
     def measures(self) -> bool:
         """Whether its figures are shares of test images, with the ANN's beside them."""
         return self.kind in ("accuracy", "detection")
-
-    def is_long(self, T: int) -> bool:
-        return self.long is not None and T >= self.long
 
     def default_models(self) -> list[str]:
         """The names of its networks, those without BN before those with."""
@@ -184,8 +181,8 @@ _ALL = (
     Table(
         name="imagenet",
         title="Baseline, LCP and ACP on ImageNet",
-        about="Accuracy at few steps and at many, for five networks of the paper. Baseline as in `cifar`.",
-        rows=BASELINES,
+        about="Accuracy at few steps and at many. Baseline as in `cifar`; PC is potentials alone.",
+        rows=(*BASELINES[:2], Row(label="Baseline + PC", pipeline=PC, added=True), BASELINES[2]),
         T=(16, 32, 64, 128, 256, 2048),
         bn=(False, True),
         long=2048,

@@ -1,31 +1,71 @@
-"""Running a stage for some steps: the only place that walks nodes over time."""
+"""Running one stage: the only place that walks nodes over time. Drivers of whole networks are in `walk`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Flag, auto
 from math import prod
 
 import torch
 from torch import Tensor
 
 from spikecal.errors import DataError
-from spikecal.graph.graph import Graph, Node
-from spikecal.graph.ops import Joint, Spike, along
+from spikecal.graph.graph import Graph
+from spikecal.graph.ops import Joint, Spike
 from spikecal.graph.stages import Stage
-from spikecal.snn.functional import fire
+from spikecal.neurons import Neuron
 
 Shapes = Mapping[str, Sequence[int]]  # node -> shape of its value; dimension 0, the batch, means nothing
 CALL_FLOATS = 1_600_000  # what an average value of one call may hold, all steps together
 STEP_FLOATS = 1 << 26  # what the largest value of one call may hold, all steps together: 256 MB
-Memory = dict[str, dict[str, Tensor]]  # node -> what it remembers between calls; stepwise running only
+Memory = dict[str, dict[str, Tensor]]  # node -> what it remembers from one step to the next
 
 
-def current(
-    stage: Stage,
-    values: Mapping[str, Tensor],
-    steps: int,
-    shapes: Shapes,
-    memory: Memory | None = None,
-) -> Tensor:
-    """What arrives at the end of a stage, `[steps or 1, N, ...]`; a leading 1 is the same at every step.
+@dataclass(frozen=True)
+class Emission:
+    """What one stage makes of some steps. A leading 1 in place of the steps is the same at every one of them.
+
+    `arriving` `[steps or 1, N, ...]` reached its end; `value` `[steps or 1, N, ...]` is passed on. Of neurons there are
+    the `total` of their levels `[N, ...]` and, where asked for, the levels of each step as small whole numbers.
+    """
+
+    arriving: Tensor
+    steps: int
+    value: Tensor | None = None
+    total: Tensor | None = None
+    spikes: Tensor | None = None  # how many were sent: the levels without their signs
+    levels: Tensor | None = None
+
+    def summed(self) -> Tensor:
+        """What was passed on, added up over the steps."""
+        assert self.value is not None
+        return added_up(self.value, self.steps)
+
+
+class Want(Flag):
+    """What an emission should hold beside what arrives; what is not asked for is not computed."""
+
+    VALUE = auto()
+    TOTAL = auto()
+    LEVELS = auto()
+
+
+def advance(
+    stage: Stage, values: Mapping[str, Tensor], steps: int, shapes: Shapes, memory: Memory, want: Want = Want.VALUE
+) -> Emission:
+    """Move a stage on by the steps that its inputs have: the one way a spiking network runs.
+
+    `memory` is the state of the network: potentials, and what max-pools have seen. It moves on in place.
+    """
+    return emit(stage, current(stage, values, steps, shapes, memory), steps, memory, want)
+
+
+def analog(stage: Stage, values: Mapping[str, Tensor], shapes: Shapes) -> Tensor:
+    """The ANN's value at the end of a stage, `[1, N, ...]` like its inputs."""
+    return stage.end.op(current(stage, values, 1, shapes, None))
+
+
+def current(stage: Stage, values: Mapping[str, Tensor], steps: int, shapes: Shapes, memory: Memory | None) -> Tensor:
+    """What arrives at the end of a stage, `[steps or 1, N, ...]`; without a memory in the ANN.
 
     `shapes` has the shape of every value of the network for images of this size.
     """
@@ -38,45 +78,46 @@ def current(
     return local[stage.end.inputs[0]]
 
 
-def emit(end: Node, arriving: Tensor, steps: int, memory: Memory | None = None, counts: Tensor | None = None) -> Tensor:
-    """What a stage passes on: the spikes of its neurons, added up in `counts`, or at a joint the current itself."""
-    op = end.op
+def emit(stage: Stage, arriving: Tensor, steps: int, memory: Memory, want: Want = Want.VALUE) -> Emission:
+    """What a stage makes of what arrives at its end: the levels of its neurons, or at a joint the current itself."""
+    end, op = stage.end, stage.end.op
     if isinstance(op, Joint):
-        return op.over_time([arriving], steps, [arriving.shape[1:]], None)
+        return Emission(arriving, steps, value=op.over_time([arriving], steps, [arriving.shape[1:]], {}))
     assert isinstance(op, Spike)
-    state = {} if memory is None else memory.setdefault(end.name, {})
-    theta, bias, start = neurons(op, arriving[0])
-    v = state.setdefault("v", start)
-    return fire(arriving, theta, bias, v, steps, counts)
+    neuron, cells, like = op.neuron, op.cells(arriving.ndim - 1), arriving[0]
+    if end.name not in memory:
+        memory[end.name] = neuron.start(cells, like)
+    signed = neuron.alphabet[0] < 0
+    value = _over_steps(like, steps) if Want.VALUE in want else None
+    total = torch.zeros_like(like) if Want.TOTAL in want else None
+    spikes = torch.zeros_like(like) if signed and Want.TOTAL in want else total
+    levels = _over_steps(like, steps, whole_numbers(neuron)) if Want.LEVELS in want else None
+    for t, emitted in enumerate(neuron.advance(arriving, memory[end.name], cells, steps)):
+        if total is not None:
+            total.add_(emitted)
+        if signed and spikes is not None:
+            spikes.add_(emitted.abs())
+        if levels is not None:
+            levels[t].copy_(emitted)
+        if value is not None:
+            torch.mul(emitted, cells.theta, out=value[t])
+    return Emission(arriving, steps, value, total, spikes, levels)
 
 
-def neurons(op: Spike, like: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Threshold, bias and initial potential of the neurons that take a current like `like` `[N, ...]`."""
-    bias = None if op.bias is None else along(op.bias, op.channel, like.ndim)
-    return op.height(like.ndim), bias, initial_potential(op, like)
+def whole_numbers(neuron: Neuron) -> torch.dtype:
+    """The type that holds the levels of a neuron in one byte."""
+    return torch.bool if neuron.alphabet == (0, 1) else torch.int8
 
 
-def initial_potential(op: Spike, like: Tensor) -> Tensor:
-    """v(0) for every neuron, in the memory layout of `like` `[N, ...]`."""
-    if op.v_init is None:
-        return torch.zeros_like(like)
-    v = along(op.v_init, op.channel, like.ndim)
-    if op.v_init.ndim > 1 and v.shape != like.shape[1:]:
-        raise DataError(
-            f"the initial potential was calibrated per neuron for {list(v.shape)} and the input gives "
-            f"{list(like.shape[1:])}: use images of the calibration's size, or calibrate potentials per channel"
-        )
-    return torch.empty_like(like).copy_(v.expand(like.shape))
+def added_up(value: Tensor, steps: int) -> Tensor:
+    """The sum of `[steps or 1, N, ...]` over `steps` steps."""
+    return value.sum(0) if value.shape[0] > 1 else value[0] * steps if steps > 1 else value[0]
 
 
-def last_uses(stages: list[Stage], keep: Iterable[str] = ()) -> list[list[str]]:
-    """For every stage the boundaries that nothing after it reads: liveness."""
-    kept, freed = set(keep), [list[str]() for _ in stages]
-    last = {name: i for i, stage in enumerate(stages) for name in (*stage.inputs, stage.name)}
-    for name, i in last.items():
-        if name not in kept:
-            freed[i].append(name)
-    return freed
+def _over_steps(like: Tensor, steps: int, dtype: torch.dtype | None = None) -> Tensor:
+    """An empty `[steps, *like.shape]` whose every step has the memory layout of `like`."""
+    strides = like.numel(), *like.stride()
+    return torch.empty_strided((steps, *like.shape), strides, dtype=dtype or like.dtype, device=like.device)
 
 
 @torch.no_grad()

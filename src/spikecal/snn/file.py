@@ -20,10 +20,13 @@ from torch import Tensor, nn
 from spikecal.errors import FileError
 from spikecal.files import write_whole
 from spikecal.graph.graph import Graph, Node
+from spikecal.graph.op import is_channel
 from spikecal.graph.ops import OPS, Input, Joint, Op, Spike
+from spikecal.neurons import known_neuron
 from spikecal.snn.network import READOUTS, Readout, SpikingNetwork
 
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, 2)  # the first knew one kind of neuron
 MAX_HEADER = 64 * 2**20
 MAX_NODES = 100_000
 MAX_NESTING = 16
@@ -42,6 +45,10 @@ def write(
     `info` is plain data and `extra` are tensors kept beside the networks (records, histograms).
     """
     path = Path(path)
+    for network in networks.values():
+        for stage in network.stages:
+            if isinstance(stage.end.op, Spike):
+                known_neuron(stage.end.op.neuron)
     stored: dict[str, Tensor] = {}
     known: dict[bytes, str] = {}
     parameters: dict[str, dict[str, str]] = {}
@@ -78,6 +85,7 @@ def _node_to_json(node: Node) -> dict[str, Any]:
         "op": type(node.op).__name__,
         "inputs": list(node.inputs),
         "shapes": list(node.shape_refs),
+        "channel": node.channel,
         "config": node.op.config(),
     }
 
@@ -183,10 +191,10 @@ class Reader:
         if (
             not isinstance(self.spec, dict)
             or type(self.spec.get("format")) is not int
-            or (self.spec["format"] != FORMAT)
+            or self.spec["format"] not in READABLE
         ):
             self._fail(f"has format {str(self.spec.get('format'))[:20] if isinstance(self.spec, dict) else '?'}; "
-                       f"this version of spikecal reads format {FORMAT}")  # fmt: skip
+                       f"this version of spikecal reads formats {' and '.join(map(str, READABLE))}")  # fmt: skip
         self.graph_spec()  # builds nothing yet; raises where the graph makes no sense
         with safe_open(self.path, "pt") as file:
             self.tensors = {name: file.get_tensor(name) for name in self.bytes}
@@ -271,7 +279,8 @@ class Reader:
                 tensors = {t: self.tensors[key] for t, key in names.items() if key is not None}
                 made = op(**entry["config"], **tensors)
                 _check_tensors(entry["name"], made)
-                graph.add(Node(entry["name"], made, tuple(entry["inputs"]), tuple(entry["shapes"])))
+                inputs, shapes = tuple(entry["inputs"]), tuple(entry["shapes"])
+                graph.add(Node(entry["name"], made, inputs, shapes, _channel(entry, made)))
             if not any(isinstance(n.op, (Spike, Joint)) for n in graph.nodes.values()):
                 raise ValueError("it has no stage")
             indices = sorted(n.op.index for n in graph.nodes.values() if isinstance(n.op, Input))
@@ -280,6 +289,14 @@ class Reader:
         except (ValueError, TypeError, AttributeError) as error:
             raise FileError(f"{self.path} is not a whole spikecal network: {error}") from error
         return graph
+
+
+def _channel(entry: dict[str, Any], op: Op) -> int:
+    """The dimension of the channels; the first format had it only where parameters go by channel."""
+    channel = entry.get("channel", getattr(op, "channel", 1))
+    if not is_channel(channel):
+        raise ValueError(f"{entry['name'][:60]!r} has its channels at a dimension that cannot be")
+    return int(channel)
 
 
 def _check_tensors(name: str, op: Op) -> None:

@@ -1,6 +1,6 @@
 """The spiking network: an ordinary nn.Module, run layerwise (all steps of a stage at once) or stepwise."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -13,7 +13,8 @@ from spikecal.graph.graph import Graph, Node
 from spikecal.graph.ops import ChannelAffine, Conv, Joint, Spike, along, frozen
 from spikecal.graph.passes import fold_affine, fold_scale_forward
 from spikecal.graph.stages import Stage, partition, with_joints
-from spikecal.snn.execute import Memory, current, emit, images_per_call, last_uses, shapes_of, steps_per_call
+from spikecal.snn.execute import Emission, Want, added_up, images_per_call, shapes_of, steps_per_call
+from spikecal.snn.walk import Course
 
 # How an output that is itself an activation is read: as the activation of the mean current, or as mean spikes.
 Readout = Literal["current", "spikes"]
@@ -41,7 +42,6 @@ class SpikingNetwork(nn.Module):
         self.head = graph.head
         self.info: dict[str, Any] = {}
         self.readout: Readout = "current"
-        self._freed = last_uses(self.stages)
         self._shapes: dict[tuple[torch.Size, ...], dict[str, torch.Size]] = {}
         weights_channels_last(graph)
         self.reset()
@@ -61,7 +61,7 @@ class SpikingNetwork(nn.Module):
     def run(self, *inputs: Tensor) -> Run:
         """All T steps, with the output after each of them and the spike counts of every layer."""
         counts: dict[str, list[Tensor]] = {}
-        parts = [self._simulate(batch, running_mean, counts) for batch in self._batches(self._checked(inputs))]
+        parts = [self._curves(batch, counts) for batch in self._batches(self._checked(inputs))]
         outputs = {name: _joined([p[name] for p in parts], 1) for name in parts[0]}
         spikes = {name: _joined(count) for name, count in counts.items()}
         if self.head is None:
@@ -69,43 +69,57 @@ class SpikingNetwork(nn.Module):
         steps = [self._finish({name: value[t] for name, value in outputs.items()}) for t in range(self.T)]
         return Run(stack(steps), spikes)
 
+    def _curves(self, inputs: tuple[Tensor, ...], counts: dict[str, list[Tensor]]) -> dict[str, Tensor]:
+        """The outputs after every step, `[T, N, ...]`; spikes are added to the lists in `counts`."""
+        values = self._inputs(inputs)
+        wanted = set(self.graph.outputs())
+        found = {name: running_mean(values[name], self.T) for name in wanted & values.keys()}
+        course = Course(self.stages, self._shapes_for(inputs))
+        for stage, emission in course.advance(values, self.T, last=True, want=Want.VALUE | Want.TOTAL):
+            if stage.name in wanted:
+                found[stage.name] = self._read(stage.end, running_mean(self._of_output(stage, emission), self.T))
+            if emission.spikes is not None:
+                counts.setdefault(stage.name, []).append(emission.spikes.int())
+        return found
+
     def _mean(self, inputs: tuple[Tensor, ...], steps: int) -> dict[str, Tensor]:
         """The outputs after `steps`; of large images a few steps at a time, which is all the memory they need."""
-        at_once = steps_per_call(self._shapes_for(inputs), len(inputs[0]))
-        if steps == self.T <= at_once:
-            return self._simulate(inputs, mean, None)
-        memory: Memory = {}
-        sums: dict[str, Tensor] = {}
+        shapes = self._shapes_for(inputs)
+        at_once = steps_per_call(shapes, len(inputs[0]))
+        course, sums = Course(self.stages, shapes), dict[str, Tensor]()
         for done in range(0, steps, at_once):
-            self._advance(inputs, min(at_once, steps - done), memory, sums)
+            self._advance(course, inputs, min(at_once, steps - done), sums, last=done + at_once >= steps)
         return self._means(sums, steps)
 
-    def _simulate(
-        self,
-        inputs: tuple[Tensor, ...],
-        reduce: Callable[[Tensor, int], Tensor],
-        counts: dict[str, list[Tensor]] | None,
-    ) -> dict[str, Tensor]:
-        shapes, values = self._shapes_for(inputs), self._inputs(inputs)
+    def _advance(
+        self, course: Course, inputs: tuple[Tensor, ...], steps: int, sums: dict[str, Tensor], last: bool = False
+    ) -> None:
+        """Go on for some steps, and add what the outputs are read from to `sums`."""
+        values = self._inputs(inputs)
         wanted = set(self.graph.outputs())
-        results = {name: reduce(values[name], self.T) for name in wanted & values.keys()}
-        for stage, freed in zip(self.stages, self._freed, strict=True):
-            arriving = current(stage, values, self.T, shapes)
-            count = torch.zeros_like(arriving[0]) if counts is not None and stage.spiking else None
-            values[stage.name] = emit(stage.end, arriving, self.T, counts=count)
+        arrived = {name: added_up(values[name], steps) for name in wanted & values.keys()}
+        for stage, emission in course.advance(values, steps, last=last):
             if stage.name in wanted:
-                results[stage.name] = self._read(stage.end, arriving, values[stage.name], reduce)
-            if counts is not None and count is not None:
-                counts.setdefault(stage.name, []).append(count.int())
-            for name in freed:
-                del values[name]
-        return results
+                arrived[stage.name] = added_up(self._of_output(stage, emission), emission.steps)
+        for name, total in arrived.items():
+            sums[name] = sums[name] + total if name in sums else total
 
-    def _read(self, end: Node, arriving: Tensor, value: Tensor, reduce: Callable[[Tensor, int], Tensor]) -> Tensor:
-        """An output; where it is itself an activation, read as `readout` says."""
-        if not isinstance(end.op, Spike) or self.readout == "spikes":
-            return _scaled(end, reduce(value, self.T))
-        return end.op(reduce(arriving, self.T))
+    def _of_output(self, stage: Stage, emission: Emission) -> Tensor:
+        """What an output is read from: where it is itself an activation, its current or its spikes."""
+        if stage.spiking and self.readout == "current":
+            return emission.arriving
+        assert emission.value is not None
+        return emission.value
+
+    def _read(self, end: Node, mean: Tensor) -> Tensor:
+        """An output in the ANN's units from the mean of what it is read from."""
+        if self.readout == "spikes":
+            return _scaled(end, mean)
+        return end.op(mean) if isinstance(end.op, Spike) else mean
+
+    def _means(self, sums: dict[str, Tensor], steps: int) -> dict[str, Tensor]:
+        """Outputs from what has arrived in `steps` steps."""
+        return {name: self._read(self.graph.nodes[name], total / steps) for name, total in sums.items()}
 
     def _finish(self, values: dict[str, Tensor]) -> Any:
         return self.graph.finish(values.__getitem__)
@@ -114,7 +128,7 @@ class SpikingNetwork(nn.Module):
 
     def reset(self) -> None:
         """Forget all potentials: the next `step` is the first."""
-        self._memory: Memory = {}
+        self._course: Course | None = None
         self._sums: dict[str, Tensor] = {}
         self._step = 0
         self._step_shapes: list[torch.Size] = []
@@ -127,34 +141,12 @@ class SpikingNetwork(nn.Module):
         shapes_now = [x.shape for x in inputs]
         if self._step and self._step_shapes != shapes_now:
             raise DataError("a step's inputs have another shape than those before: call reset() first")
+        if self._course is None:
+            self._course = Course(self.stages, self._shapes_for(inputs))
         self._step_shapes = shapes_now
         self._step += 1
-        self._advance(inputs, 1, self._memory, self._sums)
+        self._advance(self._course, inputs, 1, self._sums)
         return self._finish(self._means(self._sums, self._step))
-
-    def _advance(self, inputs: tuple[Tensor, ...], steps: int, memory: Memory, sums: dict[str, Tensor]) -> None:
-        """Go on for some steps from `memory`, and add what arrives at the outputs to `sums`."""
-        shapes, values = self._shapes_for(inputs), self._inputs(inputs)
-        wanted = set(self.graph.outputs())
-        arrived = {name: _total(values[name], steps) for name in wanted & values.keys()}
-        for stage, freed in zip(self.stages, self._freed, strict=True):
-            arriving = current(stage, values, steps, shapes, memory)
-            values[stage.name] = emit(stage.end, arriving, steps, memory)
-            if stage.name in wanted:
-                read = arriving if stage.spiking and self.readout == "current" else values[stage.name]
-                arrived[stage.name] = _total(read, steps)
-            for name in freed:
-                del values[name]
-        for name, total in arrived.items():
-            sums[name] = sums[name] + total if name in sums else total
-
-    def _means(self, sums: dict[str, Tensor], steps: int) -> dict[str, Tensor]:
-        """Outputs from what has arrived in `steps` steps."""
-        ends = {name: self.graph.nodes[name] for name in sums}
-        means = {name: total / steps for name, total in sums.items()}
-        if self.readout == "spikes":
-            return {name: _scaled(ends[name], value) for name, value in means.items()}
-        return {name: ends[name].op(m) if isinstance(ends[name].op, Spike) else m for name, m in means.items()}
 
     # -- inputs ------------------------------------------------------------------------------------------------
 
@@ -214,7 +206,8 @@ class SpikingNetwork(nn.Module):
         for node in graph.nodes.values():
             for i, source in enumerate(node.inputs):
                 if source in thetas:  # this reader gets 0/1 spikes: scale them for itself
-                    scaled = result.add(Node(f"{node.name}.in{i}", ChannelAffine(scale=thetas[source]), (source,)))
+                    scale, channel = ChannelAffine(scale=thetas[source]), graph.nodes[source].channel
+                    scaled = result.add(Node(f"{node.name}.in{i}", scale, (source,), channel=channel))
                     node.inputs = (*node.inputs[:i], scaled, *node.inputs[i + 1 :])
             if isinstance(node.op, Spike):
                 thetas[node.name] = _make_unit(result, node, node.name in outputs)
@@ -226,11 +219,6 @@ class SpikingNetwork(nn.Module):
         network.info = dict(self.info)
         network.readout = self.readout
         return network
-
-
-def _key(name: str) -> str:
-    """A layer's name without dots; the slash in front keeps "values" apart from a dictionary's own attributes."""
-    return "/" + name.replace("/", "//").replace(".", "/")
 
 
 def _check_channels(stage: Stage, shape: Sequence[int]) -> None:
@@ -265,11 +253,6 @@ def _joined(parts: list[Tensor], dim: int = 0) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 
 
-def _total(value: Tensor, steps: int) -> Tensor:
-    """The sum of `[steps or 1, N, ...]` over `steps` steps."""
-    return value.sum(0) if value.shape[0] > 1 else value[0] * steps if steps > 1 else value[0]
-
-
 def _scaled(end: Node, spikes: Tensor) -> Tensor:
     """Mean spikes of a layer in the ANN's units, also where thresholds are 1."""
     op = end.op
@@ -285,10 +268,6 @@ def weights_channels_last(graph: Graph) -> None:
     for node in graph.nodes.values():
         if isinstance(node.op, Conv):
             node.op.weight.data = channels_last(node.op.weight.data)
-
-
-def mean(current: Tensor, T: int) -> Tensor:
-    return current.mean(0)
 
 
 def running_mean(current: Tensor, T: int) -> Tensor:

@@ -1,0 +1,150 @@
+"""What a layer of neurons does with its current: the interface, and integrate-and-fire, its one implementation.
+
+A neuron emits whole numbers, its *levels*: 0 and 1 are no spike and a spike. What a layer passes on is theta times the
+level. All of it is pure but for `advance`, which moves the state on in place.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from spikecal.errors import ConfigError, DataError
+
+State = dict[str, Tensor]  # what a neuron remembers from one step to the next, `[N, ...]` each
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The parameters of one layer of neurons, shaped to broadcast against its current `[N, ...]`."""
+
+    theta: Tensor
+    bias: Tensor | None = None  # enters at every step
+    v_init: Tensor | None = None
+
+    def own_charge(self, T: int) -> Tensor:
+        """What initial potential and bias bring in `T` steps."""
+        own = torch.zeros_like(self.theta) if self.v_init is None else self.v_init
+        return own if self.bias is None else own + T * self.bias
+
+    def charge(self, current: Tensor, T: int) -> Tensor:
+        """All that `T` steps of a constant current bring, in units of theta."""
+        return (T * current + self.own_charge(T)) / self.theta
+
+
+@dataclass(frozen=True)
+class Neuron:
+    """Base of all kinds of neurons. A neuron has no parameters of its own: those of its layer are in `Cells`."""
+
+    name: ClassVar[str] = ""  # in files
+    alphabet: ClassVar[tuple[int, ...]] = ()  # the levels it can emit, neighbouring whole numbers
+
+    def start(self, cells: Cells, like: Tensor) -> State:
+        """The state before the first step of a current like `like` `[N, ...]`."""
+        return {"v": initial_potential(cells.v_init, like)}
+
+    def advance(self, current: Tensor, state: State, cells: Cells, steps: int) -> Iterator[Tensor]:
+        """The levels of each step `[N, ...]`, as numbers of the current's type; valid until the next is asked for.
+
+        `current` is `[steps, N, ...]`, or `[1, N, ...]` where it is the same at every step. `state` moves on in place.
+        """
+        raise NotImplementedError
+
+    def closed_form(self, current: Tensor, cells: Cells, T: int) -> Tensor:
+        """The sum of levels after `T` steps of a constant current `[N, ...]`."""
+        raise NotImplementedError
+
+    def slope(self, current: Tensor, cells: Cells, T: int) -> tuple[Tensor, Tensor]:
+        """The closed form, and the slope of `theta / T` times it by the current, with the floor taken for a line."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class IntegrateAndFire(Neuron):
+    """`v <- v + I(t) + b`; a spike where `v >= theta`; `v <- v - theta` there (paper, eq. 2 to 4)."""
+
+    name = "integrate-and-fire"
+    alphabet = (0, 1)
+
+    def advance(self, current: Tensor, state: State, cells: Cells, steps: int) -> Iterator[Tensor]:
+        """As ever.
+
+        In place and in floats throughout: the loop is bound by memory, and comparisons into booleans are slow. The
+        bias is added to all potentials at the end; until then the potential to reach falls by it, which is the same.
+        """
+        v, fires = state["v"], torch.empty_like(state["v"])
+        constant = current[0] if current.shape[0] == 1 and steps > 1 else None
+        for t, reached in enumerate(_falling(cells.theta, cells.bias, steps)):
+            v.add_(current[t] if constant is None else constant)
+            torch.ge(v, reached, out=fires)
+            v.addcmul_(fires, cells.theta, value=-1)
+            yield fires
+        if cells.bias is not None:
+            v.add_(steps * cells.bias)
+
+    def closed_form(self, current: Tensor, cells: Cells, T: int) -> Tensor:
+        """`clip(floor((T I + v(0) + T b) / theta), 0, T)` (paper, eq. of ClipFloor)."""
+        return cells.charge(current, T).floor_().clamp_(0, T)
+
+    def slope(self, current: Tensor, cells: Cells, T: int) -> tuple[Tensor, Tensor]:
+        """The slope is 0 where the count is clipped: no weight moves it there."""
+        count = (current * (T / cells.theta)).add_(_laid_out(cells.own_charge(T) / cells.theta)).floor_()
+        clipped = count.clamp(0, T)
+        return clipped, count.eq_(clipped)
+
+
+def _falling(theta: Tensor, bias: Tensor | None, steps: int) -> Sequence[Tensor]:
+    """What the potential without any bias has to reach at each step."""
+    if bias is None:
+        return [theta] * steps
+    passed = torch.arange(1, steps + 1, device=bias.device, dtype=bias.dtype)
+    return (theta - passed.reshape(-1, *(1,) * bias.ndim) * bias).unbind(0)
+
+
+def initial_potential(v_init: Tensor | None, like: Tensor) -> Tensor:
+    """v(0) for every neuron, in the memory layout of `like` `[N, ...]`."""
+    if v_init is None:
+        return torch.zeros_like(like)
+    if v_init.ndim == like.ndim - 1 and v_init.shape != like.shape[1:]:
+        raise DataError(
+            f"the initial potential was calibrated per neuron for {list(v_init.shape)} and the input gives "
+            f"{list(like.shape[1:])}: use images of the calibration's size, or calibrate potentials per channel"
+        )
+    return torch.empty_like(like).copy_(v_init.expand(like.shape))
+
+
+def _laid_out(values: Tensor) -> Tensor:
+    return values.contiguous(memory_format=torch.channels_last) if values.ndim == 4 else values.contiguous()
+
+
+NEURONS: dict[str, Neuron] = {neuron.name: neuron for neuron in (IntegrateAndFire(),)}
+
+
+def known_neuron(neuron: Neuron) -> str:
+    """The name of a neuron in files; ConfigError for one that no other program would know by it."""
+    if NEURONS.get(neuron.name) != neuron:
+        kind = type(neuron).__name__
+        raise ConfigError(f"{kind} neurons cannot be stored: they are not part of spikecal ({', '.join(NEURONS)} are)")
+    return neuron.name
+
+
+# -- closed forms of the paper -------------------------------------------------------------------------------------
+
+
+def if_step(current: Tensor, v: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+    """One step as the paper writes it: spikes in {0, theta}, and the new potential."""
+    v = v + current
+    spikes = torch.where(v >= theta, theta, torch.zeros_like(theta))
+    return spikes, v - spikes
+
+
+def clip_floor(z: Tensor, theta: Tensor, T: int) -> Tensor:
+    """Mean output of a neuron with constant input z and v(0) = 0: `theta/T clip(floor(T z / theta), 0, T)`."""
+    return theta / T * (T * z / theta).floor().clamp(0, T)
+
+
+def clip_round(z: Tensor, theta: Tensor, T: int) -> Tensor:
+    """The same with half a step more: `theta/T clip(floor(T z / theta + 1/2), 0, T)` (paper, eq. of ClipRound)."""
+    return theta / T * (T * z / theta + 0.5).floor().clamp(0, T)

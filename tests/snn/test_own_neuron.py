@@ -1,0 +1,166 @@
+"""Neurons that the package does not have: whatever emits whole numbers converts, runs every way and is counted."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from networks import Dyadic, dyadic, dyadic_images
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import spikecal
+from spikecal import ConfigError, ConversionError, Pipeline, SpikingNetwork, Weights
+from spikecal.analysis.energy import EnergyMeter
+from spikecal.graph.ops import Spike
+from spikecal.neurons import Cells, IntegrateAndFire, Neuron, State
+from spikecal.snn.execute import Want
+from spikecal.snn.walk import Course
+
+
+@dataclass(frozen=True)
+class Ternary(Neuron):
+    """Takes a spike back where the potential has fallen below zero and there is one to take back."""
+
+    name = "ternary"
+    alphabet = (-1, 0, 1)
+
+    def start(self, cells: Cells, like: Tensor) -> State:
+        return {**super().start(cells, like), "sent": torch.zeros_like(like)}
+
+    def advance(self, current: Tensor, state: State, cells: Cells, steps: int) -> Iterator[Tensor]:
+        for t in range(steps):
+            state["v"] += current[t if len(current) > 1 else 0] + (0 if cells.bias is None else cells.bias)
+            up, down = state["v"] >= cells.theta, (state["v"] < 0) & (state["sent"] > 0)
+            levels = up.to(current.dtype) - down.to(current.dtype)
+            state["v"] -= cells.theta * levels
+            state["sent"] += levels
+            yield levels
+
+    def closed_form(self, current: Tensor, cells: Cells, T: int) -> Tensor:
+        return IntegrateAndFire().closed_form(current, cells, T)
+
+    def slope(self, current: Tensor, cells: Cells, T: int) -> tuple[Tensor, Tensor]:
+        return IntegrateAndFire().slope(current, cells, T)
+
+
+@dataclass(frozen=True)
+class Burst(Neuron):
+    """Up to two spikes in a step."""
+
+    name = "burst"
+    alphabet = (0, 1, 2)
+
+    def advance(self, current: Tensor, state: State, cells: Cells, steps: int) -> Iterator[Tensor]:
+        for t in range(steps):
+            state["v"] += current[t if len(current) > 1 else 0] + (0 if cells.bias is None else cells.bias)
+            levels = (state["v"] / cells.theta).floor().clamp(0, 2)
+            state["v"] -= cells.theta * levels
+            yield levels
+
+    def closed_form(self, current: Tensor, cells: Cells, T: int) -> Tensor:
+        return cells.charge(current, T).floor().clamp(0, 2 * T)
+
+    def slope(self, current: Tensor, cells: Cells, T: int) -> tuple[Tensor, Tensor]:
+        count = cells.charge(current, T).floor()
+        return count.clamp(0, 2 * T), (count == count.clamp(0, 2 * T)).to(current.dtype)
+
+
+class Averaged(Dyadic):
+    """Without max-pools, which take no negative spikes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem(x))
+        x = F.relu(self.depthwise(x) + x)
+        trunk = self.trunk(F.avg_pool2d(x, 2))
+        return self.fc(torch.cat([F.relu(self.left(trunk)), F.relu(self.right(trunk))], 1).mean((2, 3)))
+
+
+def network(neuron: Neuron, model: nn.Module, T: int = 8, **settings: object) -> SpikingNetwork:
+    """Converted, with thresholds that are powers of two: every sum is exact."""
+    pipeline = Pipeline(neuron=neuron, rounding="potential", **settings)  # type: ignore[arg-type]
+    snn = spikecal.convert(model, dyadic_images(8), T=T, pipeline=pipeline).snn
+    for node in snn.graph.nodes.values():
+        if isinstance(node.op, Spike):
+            assert node.op.theta is not None and node.op.v_init is not None
+            node.op.theta.data = torch.full_like(node.op.theta, 0.5)
+            node.op.v_init.data = torch.full_like(node.op.v_init, 0.25)
+        elif getattr(node.op, "unit", None) is not None:
+            node.op.unit.data = torch.full_like(node.op.unit.data, 0.5)  # type: ignore[union-attr]
+    return snn
+
+
+def averaged() -> Averaged:
+    model = Averaged()
+    model.load_state_dict(dyadic().state_dict())
+    return model.eval().requires_grad_(False)
+
+
+def levels(snn: SpikingNetwork, x: Tensor, chunk: int) -> dict[str, Tensor]:
+    """The levels of every layer over all steps, run so many steps at a time."""
+    course, found = Course(snn.stages, snn._shapes_for((x,))), dict[str, list[Tensor]]()
+    for start in range(0, snn.T, chunk):
+        inputs = {snn.graph.inputs()[0]: x.unsqueeze(0)}
+        steps = min(chunk, snn.T - start)
+        for stage, emission in course.advance(inputs, steps, want=Want.VALUE | Want.LEVELS):
+            if emission.levels is not None:
+                found.setdefault(stage.name, []).append(emission.levels)
+    return {name: torch.cat(parts).int() for name, parts in found.items()}
+
+
+@pytest.mark.parametrize(("neuron", "model"), [(Ternary(), averaged()), (Burst(), dyadic())], ids=["ternary", "burst"])
+def test_all_ways_of_running_give_the_same_levels(neuron: Neuron, model: nn.Module) -> None:
+    snn, x = network(neuron, model), dyadic_images(4, seed=5)
+    whole = levels(snn, x, snn.T)
+    assert {int(level) for layer in whole.values() for level in layer.unique()} == set(neuron.alphabet)
+    for chunk in (3, 1):
+        assert all(torch.equal(part, whole[name]) for name, part in levels(snn, x, chunk).items())
+    run = snn.run(x)
+    assert all(torch.equal(run.spikes[name], whole[name].abs().sum(0)) for name in whole)  # spikes have no sign
+    snn.reset()
+    assert torch.equal(torch.stack([snn.step(x) for _ in range(snn.T)]), run.outputs)
+    assert torch.equal(snn(x), run.outputs[-1])
+
+
+def test_signed_spikes_carry_negative_values_and_cost_energy_all_the_same() -> None:
+    model, x = averaged(), dyadic_images(4, seed=5)
+    snn = network(Ternary(), model)
+    first = snn.stages[0].name
+    negative = levels(snn, x, snn.T)
+    name = next(name for name, layer in negative.items() if bool((layer < 0).any()))
+    assert name != first  # a constant current never falls
+    found = spikecal.evaluate(snn, (x, torch.zeros(4, dtype=torch.int64))).energy
+    assert found is not None
+    every, signed = EnergyMeter(snn.graph, snn.T), EnergyMeter(snn.graph, snn.T)
+    every.add((x,), {name: layer.abs().sum(0) for name, layer in negative.items()})
+    signed.add((x,), {name: layer.sum(0) for name, layer in negative.items()})
+    assert found.sops == every.result().sops > signed.result().sops
+
+
+@pytest.mark.parametrize("preset", ["lcp", "pc", "acp"])
+def test_own_neurons_are_calibrated(preset: str) -> None:
+    """Trains of three levels go through the cache: calibrated by hand-me-down spikes, errors are what a run gives."""
+    model, x = averaged(), dyadic_images(32)
+    base = spikecal.pipeline.PRESETS[preset].changed(Weights, iterations=5)  # type: ignore[attr-defined]
+    result = spikecal.convert(model, x, T=8, pipeline=replace(base, neuron=Ternary()))
+    plain = spikecal.convert(model, x, T=8, pipeline=base)
+    assert result.records[-1].errors[-1][1] < 1
+    assert [r.errors for r in result.records[1:]] != [r.errors for r in plain.records[1:]]
+    wanted = model(x)
+    measured = (wanted - result.snn(x)).square().sum() / wanted.square().sum()
+    assert measured.item() == pytest.approx(result.records[-1].errors[-1][1], rel=1e-4)
+
+
+def test_max_pools_take_levels_but_no_negative_ones() -> None:
+    with pytest.raises(ConversionError, match="max-pool of ternary neurons"):
+        network(Ternary(), dyadic())
+
+
+def test_what_the_package_does_not_have_is_not_stored(tmp_path: Path) -> None:
+    snn = network(Burst(), dyadic())
+    with pytest.raises(ConfigError, match="Burst neurons cannot be stored"):
+        snn.save(tmp_path / "net.snn")
+    with pytest.raises(ConfigError, match="Burst neurons cannot be stored"):  # before the work starts
+        spikecal.convert(dyadic(), dyadic_images(8), T=2, pipeline=Pipeline(neuron=Burst()), workdir=f"{tmp_path}/work")
+    assert not list(__import__("pathlib").Path(str(tmp_path)).glob("**/*.*"))
