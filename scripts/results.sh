@@ -5,7 +5,8 @@
 #
 # IMAGES holds CIFAR-10 and Fashion-MNIST (`spikecal datasets get … --data-root`), the photographs of BCCD in `bccd` and
 # those of bench/imagenet_samples.py in `imagenet-samples`, which names two packages that the group imagenet needs;
-# WEIGHTS holds the networks of docs/training.md that are not embedded. Groups can run side by side.
+# WEIGHTS holds the networks that are not embedded (default: `weights`). Groups can run side by side. Cells of networks and
+# rows that several groups have are measured once.
 set -eu
 ROOT=$(realpath "$(dirname "$0")/..")
 OUT=$(realpath "${OUT:-docs/results}")
@@ -15,30 +16,39 @@ cd "${IMAGES:-.}"
 table() { # GROUP TABLE OPTION …
     group=$1 name=$2
     shift 2
+    mkdir -p "$OUT/cells" "$OUT/$group"
+    [ -e "$OUT/$group/cells" ] || ln -s ../cells "$OUT/$group/cells"
     ${PYTHON:-python} -m spikecal.cli.main reproduce "$name" -o "$OUT/$group" --data-root . "$@"
 }
 
-half="--model vgg16-half --weights vgg16-half=$WEIGHTS/vgg16-half.safetensors"
-plain="--model vgg16-half-nobn --weights vgg16-half-nobn=$WEIGHTS/vgg16-half-nobn.safetensors"
+bn="--weights vgg16-half=$WEIGHTS/vgg16-half.safetensors"
+plain="--weights vgg16-half-nobn=$WEIGHTS/vgg16-half-nobn.safetensors"
+halves="--model vgg16-half --model vgg16-half-nobn $bn $plain"
+few="--iterations 200" # of weights calibration
 
-[ $# -gt 0 ] || set -- defaults resnet20 vgg16-half vgg16 detect fakedata imagenet
+[ $# -gt 0 ] || set -- defaults ablations resnet20 vgg16-half time detect fakedata imagenet
 for group; do
     case $group in
     defaults)
-        for name in clipround bn lcp acp time space samples; do table defaults $name; done
-        table defaults threshold -T 4 -T 8 -T 16 -T 32
+        for name in time space; do table defaults $name; done
+        table defaults samples --data cifar10 --seeds 5
+        ;;
+    ablations) # ResNet-20 and half VGG-16
+        table ablations clipround $plain --data cifar10
+        table ablations threshold $plain --data cifar10 -T 4 -T 8 -T 16 -T 32
+        table ablations bn $bn $plain --data cifar10
+        table ablations lcp $bn --data cifar10
+        table ablations acp $bn --data cifar10 $few
         ;;
     resnet20)
         table resnet20 cifar --model resnet20 --model resnet20-nobn --data cifar10 --images 10000 --long-images 1000
         ;;
     vgg16-half)
-        table vgg16-half cifar $half $plain --data cifar10 --images 2000 -T 4 -T 8 -T 16 -T 32
-        table vgg16-half bn $half $plain --data cifar10 --images 2000
-        table vgg16-half samples $plain --data cifar10 --images 2000
+        table vgg16-half cifar $halves --data cifar10 -T 4 -T 8 -T 16 -T 32 $few
+        table vgg16-half samples --model vgg16-half $bn --data cifar10 $few
         ;;
-    vgg16)
-        table vgg16 cifar --model vgg16 --weights "vgg16=$WEIGHTS/vgg16.safetensors" --data cifar10 --seeds 1 \
-            -T 4 -T 8 -T 16 -T 32
+    time) # of the paper's network; nothing else should run beside it
+        table time time --model vgg16 -T 64 --seeds 1 --data demo
         ;;
     detect)
         table detect detect --data voc:bccd
@@ -57,7 +67,7 @@ for group; do
         )
         ;;
     *)
-        echo "no group $group: defaults, resnet20, vgg16-half, vgg16, detect, fakedata or imagenet" >&2
+        echo "no group $group: defaults, ablations, resnet20, vgg16-half, time, detect, fakedata or imagenet" >&2
         exit 2
         ;;
     esac

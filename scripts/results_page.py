@@ -1,26 +1,30 @@
-"""Puts the figures of docs/results/GROUP/TABLE.json into docs/results.md, between the marks there; the words stay.
+"""Puts the figures of committed results into docs/results.md and docs/analysis.md, between the marks there.
 
-Also draws docs/images/results.png out of the tables called `cifar`.
+Before that every docs/results/GROUP/TABLE.json is held against the claims of today: its `claims` and its page
+GROUP/TABLE.md are written anew, its figures stay. Also draws docs/images/results.png out of the tables called `cifar`.
 
 `<!-- figures GROUP/TABLE … -->` is followed by the measured figures (`GROUP/TABLE:energy` by energies), `<!-- claims
 GROUP/TABLE … -->` by what is seen of the paper's claims, up to `<!-- end -->`. What has not been measured yet is said
-to be missing. `<!-- why PART -->` is followed by a part of bench/results/claims.json.
+to be missing. `<!-- why PART -->` is followed by a part of bench/results/claims.json, `<!-- energy PART -->` by one of
+bench/results/energy.json.
 """
 
 import argparse
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from spikecal.analysis.plots import Means, accuracy_over_steps
 from spikecal.files import write_whole
-from spikecal.reproduce.render import grid, heading, measured, plus_minus
+from spikecal.reproduce.render import grid, heading, markdown, measured, papers_size, papers_T, plus_minus, size
+from spikecal.reproduce.summary import judge
+from spikecal.reproduce.tables import find
 
 DOCS = Path(__file__).parent.parent / "docs"
-WHY = DOCS.parent / "bench" / "results" / "claims.json"
-BLOCK = re.compile(r"<!-- (figures|claims|why) ([^>]+?) -->\n.*?<!-- end -->\n", re.DOTALL)
+BENCH = DOCS.parent / "bench" / "results"
+BLOCK = re.compile(r"<!-- (figures|claims|why|energy) ([^>]+?) -->\n.*?<!-- end -->\n", re.DOTALL)
 WAYS = {
     "ann": "ANN",
     "even": "constant currents",
@@ -28,7 +32,8 @@ WAYS = {
     "corrected": "spikes, outputs corrected",
     "lcp": "spikes, LCP",
 }
-DRAWN = ("resnet20", "vgg16-half", "vgg16")  # that are drawn
+DRAWN = ("resnet20", "vgg16-half")  # that are drawn
+Parts = dict[str, Callable[[dict[str, Any]], str]]
 MARKS = {"seen": "seen", "level": "level", "not seen": "**not seen**"}
 
 
@@ -37,7 +42,7 @@ def filled(page: str, results: Path) -> str:
 
     def block(match: re.Match[str]) -> str:
         kind, names = match[1], match[2].split()
-        text = _why(match[2]) if kind == "why" else tables(kind, names)
+        text = tables(kind, names) if kind not in BENCHES else _measured(*BENCHES[kind], match[2])
         return f"<!-- {kind} {match[2]} -->\n\n{text}\n<!-- end -->\n"
 
     def tables(kind: str, names: list[str]) -> str:
@@ -65,20 +70,30 @@ def _figures(name: str, summary: dict[str, Any]) -> str:
 
 
 def _claims(found: dict[str, dict[str, Any]]) -> str:
-    """A row for each claim, table and network, with the verdict at each T and by how many points."""
-    rows: dict[tuple[str, ...], list[str]] = {}
+    """Rows for each claim, network and table: the paper's claims, then those that are ours."""
+    parts = [_judged(found, ours) for ours in (False, True)]
+    return "\nNot said in the paper, but expected here:\n\n".join(part for part in parts if part)
+
+
+def _judged(found: dict[str, dict[str, Any]], ours: bool) -> str:
+    """The verdict at each T with its size, and the paper's sizes."""
+    rows: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     for name, summary in found.items():
-        for judged in summary["claims"]:
-            where = f"[{name}](results/{name}.md)"
-            verdict = f"{MARKS[judged['verdict']]} ({judged['by']:+.1f})"
-            rows.setdefault((judged["claim"], judged["model"], where), []).append(f"T={judged['T']} {verdict}")
+        for judged in (one for one in summary["claims"] if one["ours"] == ours):
+            here = f"T={judged['T']} {MARKS[judged['verdict']]} ({size(judged, 1)})"
+            T, theirs = papers_T(judged), papers_size(judged, 1)
+            key = judged["claim"], judged["model"], f"[{name}](results/{name}.md)"
+            rows.setdefault(key, []).append((here, theirs if T is None else f"T={T} {theirs}"))
     if not rows:
         return ""
-    return grid(["claim", "network", "table", "points"], [[*key, ", ".join(said)] for key, said in rows.items()]) + "\n"
+    lines = [[*key, *(", ".join(filter(None, part)) for part in zip(*said, strict=True))] for key, said in rows.items()]
+    return grid(["claim", "network", "table", "here", "in the paper"], lines) + "\n"
 
 
-def _why(part: str) -> str:
-    return PARTS[part](json.loads(WHY.read_text())[part]) + "\n"
+def _measured(file: str, parts: Parts, part: str) -> str:
+    """A part of a bench's results."""
+    found = _load(BENCH / file) or {}
+    return parts[part](found[part]) + "\n" if part in found else f"*{part}: not measured yet.*\n"
 
 
 def _ways(rows: dict[str, dict[str, float]]) -> str:
@@ -115,7 +130,48 @@ def _learned(rows: dict[str, dict[str, float]]) -> str:
     return grid(["network", "calibrated", *columns], lines)
 
 
-PARTS = {"thresholds": _ways, "bias": _samples, "weights": _learned}
+def _energies(rows: dict[str, dict[str, float]]) -> str:
+    """Energy and rates of each network and T, below the paper's."""
+    columns = ["network", "T", "accuracy %", "ANN %", "energy % of the ANN's", "with all lines %", "break-even T"]
+    lines = [PAPERS_ENERGY]
+    for row, found in rows.items():
+        name, T, *kind = row.split(", ")
+        shares = [f"{100 * found[key]:.1f}" for key in ("accuracy", "ann", "ratio", "ratio_with_all")]
+        rates = [f"{found['layers_mean']:.3f}", f"{found['layers_least']:.3f} to {found['layers_most']:.3f}"]
+        named = ", ".join([name, *kind])
+        lines.append([named, T.removeprefix("T="), *shares, f"{found['break_even']:.0f}", *rates])
+    return grid([*columns, "rate, mean of layers", "of layers"], lines)
+
+
+def _crossings(rows: dict[str, dict[str, int]]) -> str:
+    """From which T on a network costs more than its ANN."""
+    lines = [[name, *(str(found[key]) for key in ("ratio", "ratio_with_all"))] for name, found in rows.items()]
+    return grid(["network", "costs more than its ANN from T =", "with all lines, from T ="], lines)
+
+
+def _rates(rows: dict[str, dict[str, float]]) -> str:
+    """Rates by network and T, for each kind of threshold."""
+    found: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    for row, rates in rows.items():
+        name, T, kind = row.split(", ")
+        found.setdefault((name, T.removeprefix("T=")), {})[kind] = rates
+    kinds = list(next(iter(found.values())))
+    lines = []
+    for key, of in found.items():
+        active = f"{100 * of[kinds[0]]['active']:.0f}"
+        lines.append([*key, active, *(f"{of[kind]['rate']:.3f}" for kind in kinds)])
+    return grid(["network", "T", "values above 0, %", *kinds], lines)
+
+
+# VGG-16 on ImageNet with LCP: accuracies of the paper's ImageNet table, the rest of its text.
+PAPERS_ENERGY = ["the paper's VGG-16, ImageNet", "64", "68.60", "75.36", "69.36", "", "", "", "0.025 to 0.08"]
+BENCHES: dict[str, tuple[str, Parts]] = {
+    "why": ("claims.json", {"thresholds": _ways, "bias": _samples, "weights": _learned}),
+    "energy": (
+        "energy.json",
+        {"networks": _energies, "thresholds": _energies, "costs_more_from": _crossings, "rates": _rates},
+    ),
+}
 
 
 def panels(results: Path) -> dict[str, tuple[Means, float]]:
@@ -132,13 +188,24 @@ def panels(results: Path) -> dict[str, tuple[Means, float]]:
     return found
 
 
+def judge_again(results: Path) -> None:
+    """Hold all tables against the claims of today."""
+    for path in sorted(results.glob("*/*.json")):
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        summary["claims"] = judge(find(summary["table"]), summary)
+        write_whole(path, json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+        write_whole(path.with_suffix(".md"), markdown(summary))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--page", type=Path, default=DOCS / "results.md")
+    parser.add_argument("--page", type=Path, nargs="+", default=[DOCS / "results.md", DOCS / "analysis.md"])
     parser.add_argument("--picture", type=Path, default=DOCS / "images" / "results.png")
     parser.add_argument("--results", type=Path, default=DOCS / "results", help="folder of GROUP/TABLE.json")
     asked = parser.parse_args(arguments)
-    write_whole(asked.page, filled(asked.page.read_text(encoding="utf-8"), asked.results))
+    judge_again(asked.results)
+    for page in asked.page:
+        write_whole(page, filled(page.read_text(encoding="utf-8"), asked.results))
     if drawn := panels(asked.results):
         accuracy_over_steps(drawn).savefig(asked.picture)
 

@@ -19,10 +19,9 @@ from spikecal.cli.main import main
 from spikecal.cli.reproduce import _way_out
 from spikecal.data.cifar10 import BINARY_FOLDER
 from spikecal.reproduce import cells
-from spikecal.reproduce.run import Plan, make_plan, pending, run
+from spikecal.reproduce.run import make_plan, pending, run
 from spikecal.reproduce.sizes import PAPER, Sizes
-from spikecal.reproduce.summary import _judge
-from spikecal.reproduce.tables import TABLES, Claim, find
+from spikecal.reproduce.tables import TABLES, find
 
 ARGUMENTS = [
     *("reproduce", "acp", "--model", "nets.py:make", "--data", "npz:images.npz"),
@@ -128,56 +127,6 @@ def test_a_damaged_cell_is_measured_again(reproduce: Reproduce, folder: Path) ->
     for path in (folder / "out" / "cells").glob("*.json"):
         path.write_text(path.read_text()[:40])
     assert reproduce("bn", "-T", "2") == expected
-
-
-def network(model: str, bn: bool, ann: float = 90.0, std: float = 0.1, **means: float) -> dict[str, Any]:
-    """With rows of a table at T=4, of 1,000 images."""
-    columns = {name: {"mean": mean, "std": std, "images": 1000} for name, mean in means.items()}
-    rows = [{"method": name, "columns": {"4": column}} for name, column in columns.items()]
-    return {"model": model, "bn": bn, "ann": [{"images": 1000, "accuracy": ann}], "rows": rows}
-
-
-def judged(table: str, claim: Claim, *networks: dict[str, Any]) -> dict[str, str]:
-    plan = Plan(find(table), Sizes(), (4,), {}, [])
-    return {one["model"]: one["verdict"] for one in _judge(plan, claim, networks)}
-
-
-def test_claims_are_judged_in_their_direction() -> None:
-    nets = network("up", True, a=50, b=70), network("down", True, a=70, b=50), network("same", True, a=50, b=50.5)
-    expected = {"up": "seen", "down": "not seen", "same": "level"}
-    claim = Claim(text="", better="b", worse="a")
-    assert judged("lcp", claim, *nets) == expected
-    # two shares of 1,000 images are known to 2.2 points; where seeds differ by more, that counts
-    assert judged("lcp", claim, network("x", True, a=50, b=52.3), network("y", True, a=50, b=52.1)) == {
-        "x": "seen",
-        "y": "level",
-    }
-    assert judged("lcp", claim, network("x", True, std=3.0, a=50, b=52.3)) == {"x": "level"}
-    assert judged("lcp", Claim(text="", better="b", worse="a", margin=30, at="fewest"), nets[0]) == {"up": "not seen"}
-    # deviations of mAP are those of seeds, 0.1: half a point is no chance there
-    assert judged("detect", claim, nets[2]) == {"same": "seen"}
-    near = Claim(text="", better="a", near=0.9, T=4)
-    assert judged("detect", near, network("x", True, a=82), network("y", True, a=80)) == {"x": "seen", "y": "not seen"}
-
-
-def test_bn_is_judged_by_what_is_lost_of_networks_that_belong_together() -> None:
-    claim = Claim(text="BN hurts")
-    nets = [
-        network("resnet20-nobn", False, 80, a=75),  # loses 5
-        network("vgg16-half", True, 95, a=90),  # loses 5
-        network("resnet20", True, 90, a=60),  # loses 30
-        network("vgg16-half-nobn", False, 95, a=70),  # loses 25
-    ]
-    pairs = {"resnet20, resnet20-nobn": "seen", "vgg16-half, vgg16-half-nobn": "not seen"}
-    assert judged("bn", claim, *nets) == pairs
-    own = network("f.py:a", True, 90, a=60), network("f.py:b", False, 90, a=88)
-    assert judged("bn", claim, *own) == {"f.py:a, f.py:b": "seen"}
-    # 2 points more: the four shares it comes from are known to 2.4
-    close = network("net", True, 60, a=46), network("net-nobn", False, 60, a=48)
-    assert judged("bn", claim, *close) == {"net, net-nobn": "level"}
-    # 12 points more, of seeds that differ by 13
-    wide = network("net", True, 60, std=13.0, a=40), network("net-nobn", False, 60, a=52)
-    assert judged("bn", claim, *wide) == {"net, net-nobn": "level"}
 
 
 @pytest.mark.usefixtures("folder")

@@ -25,7 +25,7 @@ def _of_anns(plan: Plan, networks: Sequence[dict[str, Any]]) -> list[str]:
     """Where the paper's figures stand beside ours, which accuracy they start from."""
     said = []
     for network in (n for n in networks if "ann" in n):
-        for block in same_blocks(plan.table.name, plan.subjects[network["model"]]):
+        for block in same_blocks(plan.table.name, network["model"], network["data"]):
             anns = {line.get("ann", block["ann"]) for line in own_lines(block, network["bn"])} - {None}
             here = " and ".join(f"{a['accuracy']:.2f} % on {a['images']:,} images" for a in network["ann"])
             theirs = f"the paper's {block['network']} has"

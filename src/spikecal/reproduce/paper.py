@@ -1,12 +1,12 @@
 """The paper's own tables, as they were transcribed."""
 
 import json
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
 
-from spikecal.reproduce.detectors import DetectorSubject
-from spikecal.reproduce.subjects import Subject
+from spikecal.reproduce.claims import Column, Network
 
 
 @cache
@@ -17,16 +17,55 @@ def paper_tables() -> dict[str, Any]:
     return tables
 
 
-def same_blocks(table: str, subject: Subject | DetectorSubject) -> list[dict[str, Any]]:
+SEEDS = 5  # of every figure with a deviation
+NOT_NAMED = 0  # the T of a table that does not say it
+
+
+def same_blocks(table: str, model: str, data: str) -> list[dict[str, Any]]:
     """The parts of the paper's table that are of this network, on this data."""
-    data = subject.data.partition(":")[0]
+    kind = data.partition(":")[0]
     return [
         block
         for block in paper_tables()[table]["blocks"]
-        if subject.spec in block["same"]["models"] and (not data or data in block["same"]["data"])
+        if model in block["same"]["models"] and (not kind or kind in block["same"]["data"])
     ]
 
 
 def own_lines(block: dict[str, Any], bn: bool) -> list[dict[str, Any]]:
     """The rows of a part that the paper measured itself, of networks with or without BN."""
     return [line for line in block["rows"] if "quoted" not in line and line.get("bn", block["bn"]) == bn]
+
+
+def paper_networks(table: str, elsewhere: Mapping[str, tuple[str, str]]) -> list[Network]:
+    """The paper's own figures as claims read them; `elsewhere` are rows that another of its tables has."""
+    found = []
+    for block in paper_tables()[table]["blocks"]:
+        for bn in (False, True):
+            lines = own_lines(block, bn)
+            rows: dict[str, Mapping[int, Column]] = dict(row for line in lines for row in _rows(table, block, line))
+            if not rows:
+                continue
+            name = block_name(block, bn)
+            for row, (other, method) in elsewhere.items():
+                (same,) = (network for network in paper_networks(other, {}) if network.model == name)
+                rows[row] = same.rows[method]
+            found.append(Network(name, bn, rows))
+    return found
+
+
+def block_name(block: dict[str, Any], bn: bool) -> str:
+    return f"{block['network']} on {block['data']}{'' if bn else '-nobn'}"
+
+
+def _rows(table: str, block: dict[str, Any], line: dict[str, Any]) -> Iterator[tuple[str, dict[int, Column]]]:
+    """A line as a row of ours; where columns are numbers of images, one row for each."""
+    figures: dict[str, Column] = {}
+    for name, value in zip(paper_tables()[table]["columns"], line["values"], strict=True):
+        if value is not None:
+            mean, std = value if isinstance(value, list) else (value, None)
+            figures[name] = Column(mean, std, SEEDS, None, line.get("ann", block["ann"]))
+    if all(name.startswith("T") for name in figures):
+        yield line["method"], {int(name.lstrip("T=≥")): column for name, column in figures.items()}
+    else:
+        for name, column in figures.items():
+            yield f"{line['method']}, {int(name):,} images", {NOT_NAMED: column}

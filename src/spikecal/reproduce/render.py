@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
+from spikecal.reproduce.paper import NOT_NAMED
+
 Summary = dict[str, Any]
 UNITS = {
     "time": "seconds (ANN passes)",
@@ -116,13 +118,42 @@ def claims(summary: Summary, ours: bool) -> list[str]:
     for judged in summary["claims"]:
         if judged["ours"] != ours:
             continue
-        words = f"{judged['verdict']} at T={judged['T']} ({judged['by']:+.2f})"
+        words = f"{judged['verdict']} at T={judged['T']} ({size(judged, 2)}"
+        if theirs := papers_size(judged, 2):
+            T = papers_T(judged)
+            words += f"; paper {theirs}" + ("" if T in (None, judged["T"]) else f" at T={T}")
+        words += ")"
         lines.setdefault((judged["claim"], judged["model"]), []).append(words)
     explained = [f"{claim} ({model}): {', '.join(words)}." for (claim, model), words in lines.items()]
-    if summary["kind"] == "detection":
-        return [*explained, "Points of mAP; level: within one standard deviation over seeds."]
-    level = "within one standard error of so many test images, or one standard deviation over seeds"
-    return [*explained, f"Points of accuracy; level: {level}."]
+    level = "one standard deviation over seeds"
+    if summary["kind"] != "detection":
+        level = f"one standard error of so many test images, or {level}"
+    points = UNITS[summary["kind"]].removesuffix(" %")
+    return [*explained, f"Points of {points}, where it does not say %. Level: within {level}."]
+
+
+def size(judged: dict[str, Any], places: int) -> str:
+    """How much a claim comes to here."""
+    return _amount(judged["size"], judged["unit"], places)
+
+
+def papers_size(judged: dict[str, Any], places: int) -> str:
+    """How much it comes to in the paper's figures: of the same network, else from the least to the most of all."""
+    sizes = [printed["size"] for printed in judged["paper"]]
+    if not sizes:
+        return ""
+    return " to ".join(dict.fromkeys(_amount(value, judged["unit"], places) for value in (min(sizes), max(sizes))))
+
+
+def papers_T(judged: dict[str, Any]) -> int | None:
+    """The T of these figures, where the paper names it."""
+    return next((printed["T"] for printed in judged["paper"] if printed["T"] != NOT_NAMED), None)
+
+
+def _amount(value: float, unit: str, places: int) -> str:
+    if unit == "points":
+        return f"{value:+.{places}f}"
+    return f"{value:.0f} %" if abs(value) >= 10 else f"{value:.1f} %"
 
 
 def quotes(paper: dict[str, Any]) -> list[str]:

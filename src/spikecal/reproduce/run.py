@@ -159,15 +159,12 @@ def make_plan(
 def _with_sources(
     table: Table, subjects: Sequence[Subject | DetectorSubject], wanted: Wanted, root: Path | None
 ) -> Table:
-    """Give the networks their sources; the table without the rows and claims for which they are not there."""
+    """Give the networks their sources; the table without the rows for which they are not there."""
     for subject in subjects:
         if isinstance(subject, Subject):
             subject.sources, subject.absent = make_sources(subject, wanted, root)
     there = set.intersection(*({"", *s.sources} for s in subjects if isinstance(s, Subject)))
-    rows = tuple(row for row in table.rows if row.source in there)
-    labels = {row.label for row in rows}
-    claims = tuple(claim for claim in table.claims if {claim.better, claim.worse} <= labels)
-    return replace(table, rows=rows, claims=claims)
+    return replace(table, rows=tuple(row for row in table.rows if row.source in there))
 
 
 def _cells(plan: Plan, subject: Subject | DetectorSubject) -> list[Cell]:

@@ -1,17 +1,18 @@
 """From cells to a table: means and deviations, the paper's figures where the setting is its own, claims."""
 
-import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spikecal.reproduce.cells import FIXED, machine
+from spikecal.reproduce.claims import Size, networks_of
 from spikecal.reproduce.detectors import DetectorSubject
 from spikecal.reproduce.differences import Found, differences, sources
-from spikecal.reproduce.paper import own_lines, paper_tables, same_blocks
+from spikecal.reproduce.paper import NOT_NAMED, block_name, own_lines, paper_networks, paper_tables, same_blocks
 from spikecal.reproduce.run import Plan
+from spikecal.reproduce.said import SAID
 from spikecal.reproduce.subjects import Subject
-from spikecal.reproduce.tables import Claim
+from spikecal.reproduce.tables import Table
 
 MEBIBYTE, NUMBER = 2**20, 4  # the paper's MB, and bytes of a float
 
@@ -28,7 +29,7 @@ def summarise(plan: Plan, found: Found) -> dict[str, Any]:
         "T": list(plan.T),
         "long": table.long,
         "networks": networks,
-        "claims": [judged for claim in table.claims for judged in _judge(plan, claim, networks)],
+        "claims": judge(table, {"kind": table.kind, "networks": networks}),
         "differences": differences(plan, networks, found),
         "settings": {
             **vars(plan.sizes),
@@ -101,7 +102,7 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 def _with_paper(plan: Plan, subject: Subject | DetectorSubject, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows with the paper's figure in each column whose network, data, method and T are the paper's."""
     quoted = paper_tables()[plan.table.name]
-    for block in same_blocks(plan.table.name, subject):
+    for block in same_blocks(plan.table.name, subject.spec, subject.data):
         if plan.table.kind == "space":
             figures = dict(zip(quoted["columns"], block["rows"][0]["values"], strict=True))
             for row in rows:
@@ -119,67 +120,47 @@ def _with_paper(plan: Plan, subject: Subject | DetectorSubject, rows: list[dict[
 # -- claims --------------------------------------------------------------------------------------------------------
 
 
-def _judge(plan: Plan, claim: Claim, networks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The claim for every network and T: `seen`, `not seen`, or `level` within what so many images can tell."""
-    if claim.better is None:
-        return [_bn_claim(claim, plain, with_bn, T) for plain, with_bn in _pairs(networks) for T in plan.T]
+def judge(table: Table, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the figures of a table say of its claims, and the sizes that the paper's own figures give."""
+    if not SAID[table.name]:
+        return []
+    networks = networks_of(summary)
+    theirs = paper_networks(table.name, {row.label: row.elsewhere for row in table.rows if row.elsewhere})
+    there = {row for network in networks for row in network.rows}
+    kinds = {network.model: network.bn for network in (*networks, *theirs)}
     judged = []
-    for network in networks:
-        columns = {row["method"]: row["columns"] for row in network["rows"]}
-        if claim.near is not None:
-            judged += [_near_claim(claim, network)] if str(claim.T) in columns[claim.better] else []
-            continue
-        both = [T for T in plan.T if str(T) in columns[claim.better] and str(T) in columns[str(claim.worse)]]
-        for T in {"all": both, "fewest": both[:1], "most": both[-1:]}[claim.at]:
-            better, worse = columns[claim.better][str(T)], columns[str(claim.worse)][str(T)]
-            noise = _spread_of(better, worse)
-            if plan.table.kind != "detection":  # whose figure is no share of images
-                noise = max(noise, _standard_error(better["mean"], worse["mean"], better["images"]))
-            judged.append(_verdict(claim, network["model"], T, better["mean"], worse["mean"], noise))
+    for claim in (claim for claim in SAID[table.name] if claim.rows <= there):
+        printed = claim.sizes(theirs)
+        for size in claim.sizes(networks):
+            beside = [
+                p
+                for p in printed
+                if (claim.at in ("fewest", "most") or p.T in (size.T, NOT_NAMED))
+                and [kinds[model] for model in p.models] == [kinds[model] for model in size.models]
+            ]
+            same = _same_names(table, summary, size)
+            beside = [p for p in beside if same & set(p.models)] or beside
+            judged.append(
+                {
+                    "claim": claim.text,
+                    "ours": claim.ours,
+                    "model": ", ".join(size.models),
+                    "T": size.T,
+                    "verdict": claim.verdict(size),
+                    "size": size.value,
+                    "unit": claim.unit,
+                    "noise": size.noise,
+                    "paper": [{"model": ", ".join(p.models), "T": p.T, "size": p.value} for p in beside],
+                }
+            )
     return judged
 
 
-def _pairs(networks: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """The same network without and with BN: by their names, and where these say nothing in their order."""
-    plain = {n["model"].removesuffix("-nobn"): n for n in networks if not n["bn"]}
-    with_bn = [n for n in networks if n["bn"]]
-    named = [(plain[n["model"]], n) for n in with_bn if n["model"] in plain]
-    return named or list(zip(plain.values(), with_bn, strict=False))
-
-
-def _bn_claim(claim: Claim, plain: dict[str, Any], with_bn: dict[str, Any], T: int) -> dict[str, Any]:
-    """The network with BN keeps less of its ANN's accuracy than the one without."""
-    columns = [network["rows"][0]["columns"][str(T)] for network in (with_bn, plain)]
-    lost, errors = [], []
-    for network, column in zip((with_bn, plain), columns, strict=True):
-        ann = next(a["accuracy"] for a in network["ann"] if a["images"] == column["images"])
-        lost.append(ann - column["mean"])
-        errors.append(_standard_error(ann, column["mean"], column["images"]))
-    noise = max(math.hypot(*errors), _spread_of(*columns))
-    return _verdict(claim, f"{with_bn['model']}, {plain['model']}", T, lost[0], lost[1], noise)
-
-
-def _near_claim(claim: Claim, network: dict[str, Any]) -> dict[str, Any]:
-    """The row keeps `near` of the ANN's figure."""
-    column = next(row for row in network["rows"] if row["method"] == claim.better)["columns"][str(claim.T)]
-    ann = next(a["accuracy"] for a in network["ann"] if a["images"] == column["images"])
-    wanted = (claim.near or 0) * ann
-    return _verdict(claim, network["model"], claim.T, column["mean"], wanted, _spread_of(column))
-
-
-def _spread_of(*columns: dict[str, Any]) -> float:
-    """The largest standard deviation over seeds."""
-    return max(column["std"] or 0.0 for column in columns)
-
-
-def _verdict(claim: Claim, model: str, T: int, better: float, worse: float, noise: float) -> dict[str, Any]:
-    """Within `noise` it is level."""
-    ahead = better - worse - claim.margin
-    verdict = "level" if abs(ahead) <= noise else "seen" if ahead > 0 else "not seen"
-    facts = {"claim": claim.text, "ours": claim.ours, "model": model, "T": T, "verdict": verdict}
-    return {**facts, "better": better, "worse": worse, "by": better - worse, "noise": noise}
-
-
-def _standard_error(one: float, other: float, images: int) -> float:
-    """Of the difference of two shares of `images` answers, in points."""
-    return 100 * math.sqrt(sum(p * (1 - p) for p in (one / 100, other / 100)) / images)
+def _same_names(table: Table, summary: Mapping[str, Any], size: Size) -> set[str]:
+    """What the paper calls these networks, if it has them."""
+    return {
+        block_name(block, network["bn"])
+        for network in summary["networks"]
+        if network["model"] in size.models
+        for block in same_blocks(table.name, network["model"], network["data"])
+    }

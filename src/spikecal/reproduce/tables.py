@@ -1,8 +1,7 @@
-"""What each of the paper's tables is made of: rows, time steps, networks, and what it is said to show."""
+"""What each of the paper's tables is made of: rows, time steps and networks."""
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Threshold
@@ -20,26 +19,8 @@ class Row:
     label: str
     pipeline: Pipeline
     added: bool = False
+    elsewhere: tuple[str, str] | None = None  # another table of the paper and its row, where it has this one there
     source: str = ""  # of the calibration images, by `sources`; the network's own where there is none
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claim:
-    """What the paper says of a table, or what is expected here: the row `better` is ahead of the row `worse`.
-
-    By `margin` points at least (below 0: it is behind by no more), after every number of steps, the fewest or the most.
-    Without rows: a network with BN loses more of its ANN's accuracy than the one without. With `near` the row `better`
-    keeps that share of the ANN's figure, after `T` steps.
-    """
-
-    text: str
-    better: str | None = None
-    worse: str | None = None
-    margin: float = 0.0
-    at: Literal["all", "fewest", "most"] = "all"
-    near: float | None = None
-    T: int = 0
-    ours: bool = False  # the paper does not say so
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +40,6 @@ class Table:
     own_images: bool = False  # whether the images of its rows are what it is about
     data: str | None = None  # the set of its own networks, where that on their card is too small
     sizes: Sizes | None = None  # how much is run unless something else is asked for
-    claims: tuple[Claim, ...] = ()
 
     @property
     def default_T(self) -> tuple[int, ...]:
@@ -105,14 +85,6 @@ def _rounded(name: str) -> tuple[Row, ...]:
     )
 
 
-def _ladder(*labels: str, suffix: str = "") -> tuple[Claim, ...]:
-    """Each label beats the one before it."""
-    return tuple(
-        Claim(text=f"{b}{suffix} beats {a}{suffix}", better=f"{b}{suffix}", worse=f"{a}{suffix}")
-        for a, b in pairwise(labels)
-    )
-
-
 def _samples(name: str, base: Pipeline, kind: type[Calibrator], counts: tuple[int, ...]) -> tuple[Row, ...]:
     return tuple(Row(label=f"{name}, {count:,} images", pipeline=base.changed(kind, images=count)) for count in counts)
 
@@ -146,19 +118,11 @@ FAKE = tuple(
     for source, label in SOURCES.items()
 )
 
-
-def _of_sources(text: str, better: str, worse: str, **more: Any) -> tuple[Claim, ...]:
-    """A claim on where images come from, for both pipelines."""
-    return tuple(
-        Claim(text=f"{text}, {name}", better=f"{SOURCES[better]} + {name}", worse=f"{SOURCES[worse]} + {name}", **more)
-        for name in ("LCP", "ACP")
-    )
-
-
 PAPER_DETECTORS = ("retinanet-r50", "fasterrcnn-r50")
 SMALL_DETECTORS = (
     "retinanet-r18-quarter", "retinanet-r50-quarter", "fasterrcnn-r18-quarter", "retinanet-r18", "fasterrcnn-r18",
 )  # fmt: skip
+ABLATED = ("resnet20", "vgg16-half")  # the families of the paper's ablations
 IMAGENET = ("resnet34-imagenet", "vgg16-imagenet", "mobilenet", "mnasnet", "regnetx4gf")
 
 _ALL = (
@@ -168,10 +132,7 @@ _ALL = (
         about="Accuracy with and without the half step of rounding, networks without BN. MMSE is per layer.",
         rows=(*_rounded("MaxAct"), *_rounded("MMSE")),
         bn=(False,),
-        claims=(
-            *_ladder("MaxAct + ClipFloor", "MaxAct + ClipRound"),
-            *_ladder("MMSE + ClipFloor", "MMSE + ClipRound"),
-        ),
+        models=ABLATED,
     ),
     Table(
         name="threshold",
@@ -179,7 +140,7 @@ _ALL = (
         about="Accuracy with four kinds of threshold, rounding, networks without BN. * is one threshold a channel.",
         rows=_thresholds(BASELINE),
         bn=(False,),
-        claims=_ladder(*THRESHOLDS),
+        models=ABLATED,
     ),
     Table(
         name="bn",
@@ -187,28 +148,27 @@ _ALL = (
         about="Accuracy with one MMSE threshold a layer and rounding, no calibration.",
         rows=(_rounded("MMSE")[1],),
         bn=(False, True),
-        claims=(Claim(text="BN hurts the uncalibrated network"),),
+        models=ABLATED,
     ),
     Table(
         name="lcp",
         title="Light calibration (bias) with each threshold",
         about="Accuracy after bias calibration, networks with BN.",
         rows=(
-            Row(label="MMSE*, uncalibrated", pipeline=BASELINE, added=True),
+            Row(label="MMSE*, uncalibrated", pipeline=BASELINE, added=True, elsewhere=("imagenet", "Baseline")),
             *_thresholds(LCP, " + LCP"),
         ),
-        claims=(
-            Claim(text="LCP repairs much of it", better="MMSE* + LCP", worse="MMSE*, uncalibrated"),
-            *_ladder(*THRESHOLDS, suffix=" + LCP"),
-        ),
+        models=ABLATED,
     ),
     Table(
         name="acp",
         title="Advanced calibration (potential and weights) with each threshold",
         about="Accuracy after calibration of potentials and weights, networks with BN.",
-        rows=(Row(label="MMSE* + LCP", pipeline=LCP, added=True), *_thresholds(ACP, " + ACP")),
-        quick=(16,),
-        claims=(*_ladder("MMSE* + LCP", "MMSE* + ACP"), *_ladder(*THRESHOLDS, suffix=" + ACP")),
+        rows=(
+            Row(label="MMSE* + LCP", pipeline=LCP, added=True, elsewhere=("lcp", "MMSE* + LCP")),
+            *_thresholds(ACP, " + ACP"),
+        ),
+        models=ABLATED,
     ),
     Table(
         name="cifar",
@@ -217,7 +177,6 @@ _ALL = (
         rows=BASELINES,
         T=(4, 8, 16, 32, 512),
         long=512,
-        claims=_ladder(*(row.label for row in BASELINES)),
     ),
     Table(
         name="imagenet",
@@ -228,7 +187,6 @@ _ALL = (
         bn=(False, True),
         long=2048,
         models=IMAGENET,
-        claims=_ladder(*(row.label for row in BASELINES)),
     ),
     Table(
         name="time",
@@ -259,10 +217,6 @@ _ALL = (
         ),
         T=(8,),
         own_images=True,
-        claims=(
-            Claim(text="more images help LCP", better="LCP, 256 images", worse="LCP, 32 images"),
-            Claim(text="more images help ACP", better="ACP, 1,024 images", worse="ACP, 128 images"),
-        ),
     ),
     Table(
         name="fakedata",
@@ -274,20 +228,6 @@ _ALL = (
         quick=(4, 8, 32),
         data="cifar10",
         sizes=Sizes(images=2000),
-        claims=(
-            *_of_sources("real images beat distilled ones", "", "distilled"),
-            *_of_sources(
-                "with more steps distilled images come within a point of real ones",
-                "distilled",
-                "",
-                margin=-1.0,
-                at="most",
-            ),
-            *_of_sources(
-                "distilled images beat noise by three points", "distilled", "noise", margin=3.0, at="fewest", ours=True
-            ),
-            *_of_sources("two networks beat one", "several", "distilled", ours=True),
-        ),
     ),
     Table(
         name="detect",
@@ -299,10 +239,6 @@ _ALL = (
         kind="detection",
         models=(*SMALL_DETECTORS, *PAPER_DETECTORS),
         sizes=Sizes(images=None, iterations=300, batch=8, weights=DETECTION_IMAGES),
-        claims=(
-            *_ladder(*(row.label for row in BASELINES)),
-            Claim(text="ACP keeps nine tenths of the ANN's mAP", better="Baseline + ACP", near=0.9, T=64),
-        ),
     ),
 )
 TABLES = {table.name: table for table in _ALL}

@@ -1,0 +1,246 @@
+"""What is said of a table, as kinds of claims: each has a size, which the paper's figures have as well as ours."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+SEEDS = 5  # that a deviation needs to be compared with another
+
+
+@dataclass(frozen=True)
+class Column:
+    """One figure: a row of a network after so many steps."""
+
+    mean: float
+    std: float | None  # over seeds
+    seeds: int
+    images: int | None  # that the mean is a share of; None for mAP, and where it is not known
+    ann: float | None
+
+
+@dataclass(frozen=True)
+class Network:
+    """The figures of one network, by row and T."""
+
+    model: str
+    bn: bool
+    rows: Mapping[str, Mapping[int, Column]]
+
+    def columns(self, *rows: str) -> dict[int, list[Column]]:
+        """T -> the figures of these rows, where all of them have one."""
+        found = [self.rows.get(row, {}) for row in rows]
+        return {T: [row[T] for row in found] for T in found[0] if all(T in row for row in found)}
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much it is, in the unit of its claim, and how well that is known."""
+
+    models: tuple[str, ...]
+    T: int
+    value: float
+    noise: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A size is at least `least`, or with `most` at most that; `at` is after how many steps."""
+
+    text: str
+    least: float = 0.0
+    most: float | None = None
+    at: Literal["all", "fewest", "most"] | int = "all"
+    bn: bool | None = None  # of networks with it, or of those without
+    ours: bool = False  # the paper does not say so
+    unit: ClassVar[str] = "points"
+
+    @property
+    def rows(self) -> set[str]:
+        """That it is about."""
+        raise NotImplementedError
+
+    def measured(self, networks: Sequence[Network]) -> Iterator[Size]:
+        """The size for every network and T for which there is one."""
+        raise NotImplementedError
+
+    def sizes(self, networks: Sequence[Network]) -> list[Size]:
+        """The sizes that the claim is about."""
+        found = list(self.measured([n for n in networks if self.bn is None or n.bn == self.bn]))
+        steps = sorted({size.T for size in found})
+        named = {"all": steps, "fewest": steps[:1], "most": steps[-1:]}
+        wanted = [self.at] if isinstance(self.at, int) else named[self.at]
+        return [size for size in found if size.T in wanted]
+
+    def verdict(self, size: Size) -> str:
+        """`seen`, `not seen`, or `level` within what can be told apart."""
+        ahead = size.value - self.least if self.most is None else self.most - size.value
+        return "level" if abs(ahead) <= size.noise else "seen" if ahead > 0 else "not seen"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain(Claim):
+    """Points by which a row is ahead of another."""
+
+    row: str
+    over: str
+
+    @property
+    def rows(self) -> set[str]:
+        return {self.row, self.over}
+
+    def measured(self, networks: Sequence[Network]) -> Iterator[Size]:
+        for network in networks:
+            for T, (row, over) in network.columns(self.row, self.over).items():
+                yield Size((network.model,), T, row.mean - over.mean, noise(row, over))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sooner(Gain):
+    """Points by which a row is ahead of what another has after twice the steps."""
+
+    def measured(self, networks: Sequence[Network]) -> Iterator[Size]:
+        for network in networks:
+            later = network.rows.get(self.over, {})
+            for T, (row,) in network.columns(self.row).items():
+                if 2 * T in later:
+                    yield Size((network.model,), T, row.mean - later[2 * T].mean, noise(row, later[2 * T]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closed(Gain):
+    """Share of what one row lacks to the ANN that another gives back; where it lacks nothing there is no size."""
+
+    unit: ClassVar[str] = "%"
+
+    def measured(self, networks: Sequence[Network]) -> Iterator[Size]:
+        for network in networks:
+            for T, (row, over) in network.columns(self.row, self.over).items():
+                gap = (over.ann or 0.0) - over.mean
+                if gap > noise(row, over):
+                    yield Size((network.model,), T, 100 * (row.mean - over.mean) / gap, 100 * noise(row, over) / gap)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steadier(Gain):
+    """Points by which the deviation of a row is below that of another, over enough seeds.
+
+    A deviation of n values is known to its 1/sqrt(2(n - 1))th part.
+    """
+
+    def measured(self, networks: Sequence[Network]) -> Iterator[Size]:
+        for network in networks:
+            for T, (row, over) in network.columns(self.row, self.over).items():
+                if row.std is None or over.std is None or min(row.seeds, over.seeds) < SEEDS:
+                    continue
+                known = math.hypot(*(c.std / math.sqrt(2 * (c.seeds - 1)) for c in (row, over) if c.std))
+                yield Size((network.model,), T, over.std - row.std, known)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept(Claim):
+    """Share of the ANN's figure that a row has."""
+
+    row: str
+    unit: ClassVar[str] = "%"
+
+    @property
+    def rows(self) -> set[str]:
+        return {self.row}
+
+    def measured(self, networks: Sequence[Network]) -> Iterator[Size]:
+        for network in networks:
+            for T, (row,) in network.columns(self.row).items():
+                if row.ann is not None:
+                    known = max(_spread(row), _ann_error(row))
+                    yield Size((network.model,), T, 100 * row.mean / row.ann, 100 * known / row.ann)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithBN(Claim):
+    """Points by which a row of the network with BN is ahead of one of the same network without."""
+
+    row: str
+    without: str
+
+    @property
+    def rows(self) -> set[str]:
+        return {self.row, self.without}
+
+    def measured(self, networks: Sequence[Network]) -> Iterator[Size]:
+        for with_bn, plain in _pairs(networks):
+            theirs = plain.rows.get(self.without, {})
+            for T, (row,) in with_bn.columns(self.row).items():
+                if T in theirs:
+                    value = row.mean - theirs[T].mean
+                    yield Size((with_bn.model, plain.model), T, value, noise(row, theirs[T]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostByBN(Claim):
+    """Points of its ANN's accuracy that the network with BN loses beyond those that the one without loses."""
+
+    row: str
+
+    @property
+    def rows(self) -> set[str]:
+        return {self.row}
+
+    def measured(self, networks: Sequence[Network]) -> Iterator[Size]:
+        for with_bn, plain in _pairs(networks):
+            theirs = plain.rows.get(self.row, {})
+            for T, (row,) in with_bn.columns(self.row).items():
+                if T in theirs:
+                    lost = [(column.ann or 0.0) - column.mean for column in (row, theirs[T])]
+                    known = max(_spread(row, theirs[T]), math.hypot(_ann_error(row), _ann_error(theirs[T])))
+                    yield Size((with_bn.model, plain.model), T, lost[0] - lost[1], known)
+
+
+def _pairs(networks: Sequence[Network]) -> list[tuple[Network, Network]]:
+    """The same network with and without BN: by their names, and where these say nothing in their order."""
+    plain = {n.model.removesuffix("-nobn"): n for n in networks if not n.bn}
+    with_bn = [n for n in networks if n.bn]
+    named = [(n, plain[n.model]) for n in with_bn if n.model in plain]
+    return named or list(zip(with_bn, plain.values(), strict=False))
+
+
+def noise(*columns: Column) -> float:
+    """The largest deviation over seeds, or the standard error of a difference of such shares of images, in points."""
+    return max(_spread(*columns), math.hypot(*(_error(column.mean, column) for column in columns)))
+
+
+def _spread(*columns: Column) -> float:
+    return max(column.std or 0.0 for column in columns)
+
+
+def _error(percent: float, column: Column) -> float:
+    """The standard error of a share of the column's images, in points."""
+    return 100 * math.sqrt(percent / 100 * (1 - percent / 100) / column.images) if column.images else 0.0
+
+
+def _ann_error(column: Column) -> float:
+    """The standard error of what a row lacks to its ANN."""
+    return math.hypot(_error(column.mean, column), _error(column.ann or 0.0, column))
+
+
+def networks_of(summary: Mapping[str, Any]) -> list[Network]:
+    """The figures of a table that was measured."""
+    share = summary["kind"] != "detection"
+    found = []
+    for network in summary["networks"]:
+        anns = {ann["images"]: ann["accuracy"] for ann in network.get("ann", ())}
+        rows = {
+            row["method"]: {
+                int(T): Column(
+                    mean=column["mean"],
+                    std=column["std"],
+                    seeds=len(column["values"]),
+                    images=column["images"] if share else None,
+                    ann=anns.get(column["images"]),
+                )
+                for T, column in row["columns"].items()
+            }
+            for row in network["rows"]
+        }
+        found.append(Network(network["model"], network["bn"], rows))
+    return found
