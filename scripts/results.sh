@@ -19,7 +19,7 @@ table() { # GROUP TABLE OPTION …
 half="--model vgg16-half --weights vgg16-half=$WEIGHTS/vgg16-half.safetensors"
 plain="--model vgg16-half-nobn --weights vgg16-half-nobn=$WEIGHTS/vgg16-half-nobn.safetensors"
 
-[ $# -gt 0 ] || set -- defaults resnet20 vgg16-half vgg16 detect fakedata
+[ $# -gt 0 ] || set -- defaults resnet20 vgg16-half vgg16 detect detectors fakedata
 for group; do
     case $group in
     defaults)
@@ -41,11 +41,16 @@ for group; do
     detect)
         table detect detect --data voc:bccd
         ;;
+    detectors)
+        table detectors detect --data voc:bccd --seeds 1 -T 8 -T 16 -T 32 -T 64 --model retinanet-r18-quarter \
+            --model fasterrcnn-r18-quarter --weights "fasterrcnn-r18-quarter=$WEIGHTS/fasterrcnn-r18-quarter.safetensors" \
+            --model retinanet-r50-quarter --weights "retinanet-r50-quarter=$WEIGHTS/retinanet-r50-quarter.safetensors"
+        ;;
     fakedata)
         table fakedata fakedata --with "vgg16-half=$WEIGHTS/vgg16-half.safetensors"
         ;;
     *)
-        echo "no group $group: defaults, resnet20, vgg16-half, vgg16, detect or fakedata" >&2
+        echo "no group $group: defaults, resnet20, vgg16-half, vgg16, detect, detectors or fakedata" >&2
         exit 2
         ;;
     esac
