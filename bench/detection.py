@@ -1,10 +1,11 @@
-"""What a detector's body should pass on, and the memory of large images; writes bench/results/detection.json.
+"""What a detector's body should pass on, memory and time; writes bench/results/detection.json.
 
     python bench/detection.py readout --data voc:PATH [--weights FILE]     mAP on validation images, both readouts
     python bench/detection.py features --data voc:PATH [-T 16 -T 64]       how far the maps are from the analog ones
     python bench/detection.py chance --data voc:PATH [-T 64]               ACP less LCP on other test images
     python bench/detection.py memory [-T 8 -T 32]                          peak memory at 800 x 1333 pixels
     python bench/detection.py steps --data voc:PATH [--weights FILE]       seconds an image, by steps a call
+    python bench/detection.py pooling --data voc:PATH                      seconds of Faster R-CNN, by roi_align
 
 `readout` decides the default of `detection.convert`; it and `features` see validation images, never test images.
 `chance` sees the test images of the table whose figures it weighs, and decides nothing.
@@ -18,6 +19,8 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +28,12 @@ import torch
 
 from spikecal import detection
 from spikecal.calibration.calibrators import Calibrator, Weights
-from spikecal.detection.precision import Detections, average_precision, detect
+from spikecal.detection.precision import average_precision, detect_all, redrawn
 from spikecal.pipeline import PRESETS, Pipeline
 from spikecal.reproduce.sizes import FEW_ITERATIONS
 from spikecal.reproduce.tables import find
 from spikecal.snn import execute
+from spikecal.vision import roi_align, vision
 from spikecal.zoo.detectors import build_detector, load_detector
 
 MODEL = "retinanet-r18-quarter"
@@ -38,6 +42,7 @@ STEPS = (4, 8)
 IMAGES, CALIBRATION, SEED = 40, 32, 0
 ITERATIONS, BATCH = 100, 8  # of weights calibration
 DRAWS = 200  # sets of test images
+TIMED = 4  # images
 RESULTS = Path(__file__).parent / "results" / "detection.json"
 
 
@@ -105,24 +110,18 @@ def chance(data: str, weights: Path | None, steps: list[int]) -> None:
     detector, sizes = load_detector(MODEL, weights), find("detect").sizes
     assert sizes is not None
     train, images = detection.load_boxes(data, "train"), detection.load_boxes(data, "test")
-    photographs = [images.image(i) for i in range(len(images))]
     rows: list[dict[str, Any]] = []
     for T in steps:
-        found = []
+        draws, whole = [], []
         for name in ("lcp", "acp"):
             pipeline = configured(name, sizes.weights, sizes.iterations)
             made = detection.convert(detector, train, T, pipeline, count=sizes.weights, seed=SEED).detector
-            found.append([detect(made, photograph) for photograph in photographs])
-
-        def gained(chosen: list[int], found: list[list[Detections]] = found) -> float:
-            truth = [images.targets[i] for i in chosen]
-            lcp, acp = (average_precision([one[i] for i in chosen], truth, images.classes).map for one in found)
-            return acp - lcp
-
-        generator, count = torch.Generator().manual_seed(SEED), len(images)
-        draws = [gained(torch.randint(count, (count,), generator=generator).tolist()) for _ in range(DRAWS)]
-        row = {"T": T, "images": count, "draws": DRAWS, "acp_less_lcp": gained(list(range(count)))}
-        rows.append({**row, "deviation": statistics.stdev(draws)})
+            found, truth = detect_all(made, images, {})
+            whole.append(average_precision(found, truth, images.classes).map)
+            draws.append(redrawn(found, truth, images.classes, DRAWS, SEED))
+        lcp, acp = draws
+        row = {"T": T, "images": len(images), "draws": DRAWS, "acp_less_lcp": whole[1] - whole[0]}
+        rows.append({**row, "deviation": statistics.stdev(a - b for a, b in zip(acp, lcp, strict=True))})
         print(rows[-1], flush=True)
         keep("chance", rows)
 
@@ -173,6 +172,57 @@ def steps_a_call(data: str, weights: Path | None) -> None:
     keep("steps", rows)
 
 
+def pooling(data: str) -> None:
+    """Processor time for an image of the small Faster R-CNN, with random weights, in detection and in training."""
+    operator: Any = vision("torchvision.ops.roi_align")
+    if operator._roi_align is not roi_align:
+        sys.exit("torchvision's compiled operators load here: there is nothing to compare")
+    train = detection.load_boxes(data, "train")
+    images = [train.image(i) for i in range(TIMED)]
+    targets = [{"boxes": train.targets[i].boxes, "labels": train.targets[i].labels} for i in range(TIMED)]
+    torch.manual_seed(SEED)
+    detector = build_detector("fasterrcnn-r18-quarter")
+
+    @torch.no_grad()
+    def detecting() -> None:
+        for image in images:
+            detector([image])
+
+    def learning() -> None:
+        sum(detector(images, targets).values()).backward()
+
+    rows: list[dict[str, Any]] = []
+    for name, chosen in (("torchvision's", torchvisions_own()), ("ours", roi_align)):
+        operator._roi_align = chosen
+        seconds = {}
+        for what, call in (("detect", detecting), ("learn", learning)):
+            detector.train(what == "learn")
+            seconds[what] = fewest_seconds(call) / TIMED
+        rows.append({"roi_align": name, **seconds})
+        print(rows[-1], flush=True)
+    keep("pooling", rows)
+
+
+def torchvisions_own() -> Any:
+    """roi_align as torchvision has it in Python, not compiled: from a second copy of its module."""
+    spec = find_spec("torchvision.ops.roi_align")
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module._roi_align.__wrapped__
+
+
+def fewest_seconds(call: Callable[[], None]) -> float:
+    """Of processor time, out of three calls after a first one."""
+    call()
+    taken = []
+    for _ in range(3):
+        started = time.process_time()
+        call()
+        taken.append(time.process_time() - started)
+    return min(taken)
+
+
 def resident(field: str) -> int:
     """Resident memory of this process in bytes: now (VmRSS) or at most (VmHWM)."""
     status = Path(f"/proc/{os.getpid()}/status").read_text()
@@ -181,7 +231,7 @@ def resident(field: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["readout", "features", "chance", "memory", "steps", "peak"])
+    parser.add_argument("part", choices=["readout", "features", "chance", "memory", "steps", "pooling", "peak"])
     parser.add_argument("--data")
     parser.add_argument("--weights", type=Path)
     parser.add_argument("-T", type=int, action="append")
@@ -192,6 +242,8 @@ def main() -> None:
         peak(given.T[0])
     elif given.data is None:
         parser.error("--data voc:PATH is needed")
+    elif given.part == "pooling":
+        pooling(given.data)
     elif given.part == "features":
         features(given.data, given.weights, given.T or [16, 32, 64])
     elif given.part == "chance":

@@ -26,7 +26,7 @@ plain="--weights vgg16-half-nobn=$WEIGHTS/vgg16-half-nobn.safetensors"
 halves="--model vgg16-half --model vgg16-half-nobn $bn $plain"
 few="--iterations 200" # of weights calibration
 
-[ $# -gt 0 ] || set -- defaults ablations resnet20 vgg16-half time detect fakedata imagenet
+[ $# -gt 0 ] || set -- defaults ablations resnet20 vgg16-half time detect detectors fakedata imagenet
 for group; do
     case $group in
     defaults)
@@ -53,6 +53,11 @@ for group; do
     detect)
         table detect detect --data voc:bccd
         ;;
+    detectors)
+        table detectors detect --data voc:bccd --seeds 1 -T 8 -T 16 -T 32 -T 64 --model retinanet-r18-quarter \
+            --model fasterrcnn-r18-quarter --weights "fasterrcnn-r18-quarter=$WEIGHTS/fasterrcnn-r18-quarter.safetensors" \
+            --model retinanet-r50-quarter --weights "retinanet-r50-quarter=$WEIGHTS/retinanet-r50-quarter.safetensors"
+        ;;
     fakedata)
         table fakedata fakedata --with "vgg16-half=$WEIGHTS/vgg16-half.safetensors"
         ;;
@@ -67,7 +72,7 @@ for group; do
         )
         ;;
     *)
-        echo "no group $group: defaults, ablations, resnet20, vgg16-half, time, detect, fakedata or imagenet" >&2
+        echo "no group $group: defaults, ablations, resnet20, vgg16-half, time, detect, detectors, fakedata or imagenet" >&2
         exit 2
         ;;
     esac

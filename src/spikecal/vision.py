@@ -2,7 +2,8 @@
 
 PyPI's torchvision is built for a CUDA torch. Beside a CPU-only one its compiled operators do not load, and even
 `import torchvision` fails with "operator torchvision::nms does not exist". `prepare()` declares the two operators that
-the import asks for and gives `nms` a body of tensor operations. Where the real operators load, it does nothing.
+the import asks for and gives `nms` and `roi_align` bodies of tensor operations. Where the real operators load, it does
+nothing.
 """
 
 from importlib import import_module
@@ -13,6 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+OUTSIDE = -2.0  # where a map of any size is zero
+BOXES = 256  # that nms compares with each other at a time
 
 _library: torch.library.Library | None = None  # operators live as long as the object that declared them
 
@@ -37,8 +42,8 @@ def prepare() -> None:
     import_module("torchvision.ops.boxes")._assert_has_ops = lambda: None  # type: ignore[attr-defined]
     pooling: Any = import_module("torchvision.ops.roi_align")
     pooling._assert_has_ops = lambda: None
-    # torchvision compiles its own roi_align on first use, which takes minutes where it works at all.
-    pooling._roi_align = getattr(pooling._roi_align, "__wrapped__", pooling._roi_align)
+    # torchvision's own in Python is slow, and compiles itself on first use, which takes minutes where it works at all.
+    pooling._roi_align = roi_align
 
 
 def _loads(package: Path) -> bool:
@@ -54,15 +59,75 @@ def _loads(package: Path) -> bool:
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     """Indices of the boxes to keep, best first: a kept box drops those that overlap it by more than the threshold."""
     order = scores.argsort(descending=True, stable=True)
-    boxes = boxes[order]
-    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-    alive = torch.ones(len(boxes), dtype=torch.bool, device=boxes.device)
-    kept = []
-    for i in range(len(boxes)):
-        if not alive[i]:
+    kept = order[:0]
+    for some in order.split(BOXES):
+        some = some[~_overlap(boxes[kept], boxes[some], iou_threshold).any(0)]
+        drops = _overlap(boxes[some], boxes[some], iou_threshold).triu(1)
+        kept = torch.cat([kept, some[_undropped(drops)]])
+    return kept
+
+
+def _undropped(drops: Tensor) -> Tensor:
+    """Which of n things stay, where one that stays drops those in its row of `drops` [n, n], all of them after it.
+
+    Whether a thing stays depends only on those before it. So each round settles at least one more, and what a round
+    does not change is the answer.
+    """
+    stays = torch.ones(len(drops), dtype=torch.bool, device=drops.device)
+    while not torch.equal(settled := ~drops[stays].any(0), stays):
+        stays = settled
+    return stays
+
+
+def _overlap(some: Tensor, others: Tensor, threshold: float) -> Tensor:
+    """Which boxes [n, 4] share more than `threshold` of their union with which others [m, 4]."""
+    left, top, right, bottom = some.T[:, :, None]
+    lefts, tops, rights, bottoms = others.T[:, None, :]
+    width = torch.minimum(right, rights) - torch.maximum(left, lefts)
+    height = torch.minimum(bottom, bottoms) - torch.maximum(top, tops)
+    shared = width.clamp(min=0) * height.clamp(min=0)
+    areas = (right - left) * (bottom - top) + (rights - lefts) * (bottoms - tops)
+    return shared > threshold * (areas - shared)
+
+
+def roi_align(
+    features: Tensor,
+    rois: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int,
+    aligned: bool,
+) -> Tensor:
+    """Means over the bins of boxes in feature maps, by bilinear samples: torchvision's operator.
+
+    `features` [N, C, H, W], `rois` [K, 5] (image, x0, y0, x1, y1); returns [K, C, pooled_height, pooled_width]. A
+    sample more than a pixel beyond a map is zero, as in the compiled operator; torchvision's own in Python takes the
+    border's value there. Boxes of one image with as many samples a bin are sampled in one call.
+    """
+    corners = rois[:, 1:] * spatial_scale - (0.5 if aligned else 0.0)
+    start, size = corners[:, :2], corners[:, 2:] - corners[:, :2]
+    bins = (size if aligned else size.clamp(min=1.0)) / size.new_tensor([pooled_width, pooled_height])
+    samples = bins.ceil().clamp(min=0) if sampling_ratio <= 0 else torch.full_like(bins, sampling_ratio)
+    alike = torch.cat([rois[:, :1], samples], dim=1)
+    pooled = features.new_zeros(len(rois), features.shape[1], pooled_height, pooled_width)
+    for group in alike.unique(dim=0):
+        chosen = (alike == group).all(1).nonzero()[:, 0]
+        image, across, down = group.int().tolist()
+        if across * down == 0:  # a box of no area has no samples
             continue
-        kept.append(i)
-        low, high = torch.maximum(boxes[i, :2], boxes[i + 1 :, :2]), torch.minimum(boxes[i, 2:], boxes[i + 1 :, 2:])
-        shared = (high - low).clamp(min=0).prod(1)
-        alive[i + 1 :] &= shared <= iou_threshold * (areas[i] + areas[i + 1 :] - shared)
-    return order[kept]
+        x = _places(start[chosen, 0], bins[chosen, 0], pooled_width, across, features.shape[3])
+        y = _places(start[chosen, 1], bins[chosen, 1], pooled_height, down, features.shape[2])
+        grid = torch.stack(torch.broadcast_tensors(x[:, None, :], y[:, :, None]), dim=3)  # [k, rows, columns, 2]
+        values = F.grid_sample(features[image : image + 1], grid.flatten(0, 1)[None], align_corners=False)
+        means = F.avg_pool2d(values, (down, across))[0].unflatten(1, (-1, pooled_height))  # [C, k, ...]
+        pooled[chosen] = means.transpose(0, 1)
+    return pooled
+
+
+def _places(start: Tensor, bins: Tensor, count: int, samples: int, size: int) -> Tensor:
+    """Along one side: where the samples [k, count * samples] of boxes lie, -1 to 1 being the map from edge to edge."""
+    steps = (torch.arange(count * samples, dtype=bins.dtype, device=bins.device) + 0.5) / samples
+    places = start[:, None] + steps * bins[:, None]
+    inside = (places >= -1) & (places <= size)
+    return torch.where(inside, (2 * places.clamp(0, size - 1) + 1) / size - 1, OUTSIDE)

@@ -8,6 +8,7 @@ import torch
 from detection.scenes import voc, voc_xml
 
 from spikecal.cli.main import main
+from spikecal.reproduce.detectors import DRAWS
 from spikecal.training.export import export
 from spikecal.zoo.detectors import build_detector
 
@@ -87,7 +88,11 @@ def test_reproduce(folder: Path, weights: Path, tmp_path: Path, capsys: pytest.C
     assert "RetinaNet, ResNet-50 on COCO" in page and "mAP % at an overlap of 0.5" in page
     summary = json.loads((tmp_path / "detect.json").read_text())
     assert [row["method"] for row in summary["networks"][0]["rows"]] == ["Baseline", "Baseline + LCP", "Baseline + ACP"]
-    assert any("1 iterations a layer" in line for line in summary["differences"])
+    said = " ".join(summary["differences"])
+    assert "1 iterations a layer" in said and f"the body of {NAME} keeps its max-pools" in said
+    network = summary["networks"][0]
+    for measured in (network["ann"][0], *(row["columns"]["2"] for row in network["rows"])):
+        assert len(measured["drawn"]) == DRAWS and all(0 <= figure <= 100 for figure in measured["drawn"])
     cells = sorted((tmp_path / "cells").iterdir())
     before = [cell.stat().st_mtime_ns for cell in cells]
     assert main(call) == 0  # all of it is there

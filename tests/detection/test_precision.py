@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from spikecal.detection.boxes import Target
-from spikecal.detection.precision import Detections, average_precision
+from spikecal.detection.precision import Detections, average_precision, redrawn
 from spikecal.errors import DataError
 
 CLASSES = {1: "a", 2: "b"}
@@ -90,3 +90,28 @@ def test_no_boxes_to_measure_by() -> None:
 def test_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     average_precision([found([BOX], [1], [0.9])], [truth([BOX], [1])], CLASSES)
     assert capsys.readouterr().out == ""
+
+
+def test_redrawn_images_are_measured_as_a_set_of_their_own() -> None:
+    """Against mAP of the very images, each taken as often as it was drawn."""
+    generator = torch.Generator().manual_seed(3)
+    images = []
+    for i in range(6):
+        boxes = torch.rand(4, 4, generator=generator) * 40
+        boxes[:, 2:] += boxes[:, :2] + 4
+        labels = torch.randint(1, 3, (4,), generator=generator)
+        there = truth(boxes.tolist(), labels.tolist()) if i else truth([], [])  # an image without boxes
+        moved = boxes + 3 * torch.rand(4, 4, generator=generator)
+        images.append((found(moved.tolist(), labels.tolist(), torch.rand(4, generator=generator).tolist()), there))
+    ours = redrawn([f for f, _ in images], [t for _, t in images], CLASSES, 8, seed=5)
+    generator = torch.Generator().manual_seed(5)
+    for figure in ours:
+        chosen = [images[i] for i in torch.randint(6, (6,), generator=generator).tolist()]
+        assert figure == pytest.approx(average_precision([f for f, _ in chosen], [t for _, t in chosen], CLASSES).map)
+    assert len(set(ours)) > 4
+
+
+def test_a_draw_without_boxes_is_drawn_again() -> None:
+    images = [(found([BOX], [1], [0.9]), truth([BOX], [1])), (found([], [], []), truth([], []))]
+    assert redrawn([f for f, _ in images], [t for _, t in images], CLASSES, 20, 0) == pytest.approx([1.0] * 20)
+    assert redrawn([found([], [], [])] * 2, [t for _, t in images], CLASSES, 3, 0) == [0, 0, 0]

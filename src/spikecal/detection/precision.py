@@ -34,16 +34,24 @@ class Precision:
 
 def evaluate(detector: nn.Module, data: BoxData, progress: Progress | None = None) -> Precision:
     """Run a detector over all images, one at a time, and measure it; images that cannot be read are left out."""
+    unreadable: Unreadable = {}
+    found, truth = detect_all(detector, data, unreadable, progress)
+    return average_precision(found, truth, data.classes, unreadable)
+
+
+def detect_all(
+    detector: nn.Module, data: BoxData, unreadable: Unreadable, progress: Progress | None = None
+) -> tuple[list[Detections], list[Target]]:
+    """What a detector finds in the images that can be read, and their boxes; the others go into `unreadable`."""
     progress = progress or Silent()
     progress.phase("detect", len(data), None)
     found: list[Detections] = []
     truth: list[Target] = []
-    unreadable: Unreadable = {}
     for target, image in readable_images(data, unreadable):
         found.append(detect(detector, image))
         truth.append(target)
         progress.advance()
-    return average_precision(found, truth, data.classes, unreadable)
+    return found, truth
 
 
 def readable_images(data: BoxData, unreadable: Unreadable) -> Iterator[tuple[Target, Tensor]]:
@@ -72,19 +80,11 @@ def average_precision(
     unreadable: Unreadable | None = None,
 ) -> Precision:
     """mAP of what was found in some images, against their boxes."""
-    if not any((~target.ignored).any() for target in truth):
-        raise DataError("the images have no boxes to measure a detector by")
-    rows = [
-        (i, x0, y0, x1 - x0, y1 - y0, score, label)
-        for i, one in enumerate(found)
-        for (x0, y0, x1, y1), score, label in zip(
-            one["boxes"].tolist(), one["scores"].tolist(), one["labels"].tolist(), strict=True
-        )
-    ]
+    _demand_boxes(truth)
     facts: dict[str, Any] = {"images": len(truth), "unreadable": unreadable or {}}
-    if not rows:
+    if not any(len(one["scores"]) for one in found):
         return Precision(map=0.0, map50=0.0, classes=dict.fromkeys(_present(truth, classes).values(), 0.0), **facts)
-    precisions = _measure(np.array(rows), truth, classes)  # [overlaps, recalls, classes]
+    precisions = _accumulated(_matched(found, truth, classes))
     valid = np.asarray((precisions > -1).any(axis=(0, 1)))
     by_class = {
         name: float(precisions[0, :, k].mean())
@@ -99,17 +99,60 @@ def average_precision(
     )
 
 
-def _measure(rows: np.ndarray[Any, Any], truth: Sequence[Target], classes: Mapping[int, str]) -> np.ndarray[Any, Any]:
-    """pycocotools' precisions for boxes of all sizes, up to a hundred an image; it prints, and is not heard."""
+def redrawn(
+    found: Sequence[Detections], truth: Sequence[Target], classes: Mapping[int, str], draws: int, seed: int
+) -> list[float]:
+    """mAP on `draws` sets of as many images, drawn from these with replacement: what chance does to it.
+
+    Which images are drawn depends on the seed and on `truth` alone, so figures of several detectors can be compared
+    draw by draw. A draw without any box is drawn again.
+    """
+    _demand_boxes(truth)
+    if not any(len(one["scores"]) for one in found):
+        return [0.0] * draws
+    evaluation, generator = _matched(found, truth, classes), torch.Generator().manual_seed(seed)
+    matches, count = list(evaluation.evalImgs), len(truth)  # class by class, image by image
+    figures: list[float] = []
+    while len(figures) < draws:
+        drawn = torch.randint(count, (count,), generator=generator).tolist()
+        evaluation.evalImgs = [matches[k + i] for k in range(0, len(matches), count) for i in drawn]
+        precisions = _accumulated(evaluation)
+        if (precisions > -1).any():
+            figures.append(float(precisions[precisions > -1].mean()))
+    return figures
+
+
+def _demand_boxes(truth: Sequence[Target]) -> None:
+    if not any((~target.ignored).any() for target in truth):
+        raise DataError("the images have no boxes to measure a detector by")
+
+
+def _matched(found: Sequence[Detections], truth: Sequence[Target], classes: Mapping[int, str]) -> Any:
+    """pycocotools' comparison, image by image, of boxes of all sizes, up to a hundred an image."""
+    rows = [
+        (i, x0, y0, x1 - x0, y1 - y0, score, label)
+        for i, one in enumerate(found)
+        for (x0, y0, x1, y1), score, label in zip(
+            one["boxes"].tolist(), one["scores"].tolist(), one["labels"].tolist(), strict=True
+        )
+    ]
     COCO, COCOeval = _tools()
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints
         known = COCO()
         known.dataset = _as_coco(truth, classes)
         known.createIndex()
-        evaluation = COCOeval(known, known.loadRes(rows), "bbox")
+        evaluation = COCOeval(known, known.loadRes(np.array(rows)), "bbox")
+        asked = evaluation.params
+        asked.areaRng, asked.areaRngLbl, asked.maxDets = asked.areaRng[:1], asked.areaRngLbl[:1], asked.maxDets[-1:]
         evaluation.evaluate()
+    return evaluation
+
+
+def _accumulated(evaluation: Any) -> np.ndarray[Any, Any]:
+    """Precisions [overlaps, recalls, classes]; -1 for a class without boxes."""
+    with contextlib.redirect_stdout(io.StringIO()):
         evaluation.accumulate()
-    precisions: np.ndarray[Any, Any] = evaluation.eval["precision"][:, :, :, 0, -1]
+    precisions: np.ndarray[Any, Any] = evaluation.eval["precision"][:, :, :, 0, 0]
     return precisions
 
 

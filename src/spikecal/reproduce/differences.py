@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from torch import nn
+
 from spikecal.calibration.calibrators import Weights
 from spikecal.pipeline import Pipeline
 from spikecal.reproduce.cells import Cell, machine, same_for_every_seed
@@ -12,6 +14,7 @@ from spikecal.reproduce.run import Plan
 from spikecal.reproduce.sizes import DETECTION_IMAGES, PAPER, learns
 from spikecal.reproduce.subjects import Subject
 from spikecal.reproduce.tables import SOURCES
+from spikecal.zoo.detectors import body_of
 
 Found = dict[Cell, dict[str, Any]]
 
@@ -80,6 +83,12 @@ def _of_network(
     if subject.bn not in plan.table.bn:
         has, wanted = ("has", "without") if subject.bn else ("has no", "with")
         said.append(f"{subject.spec} {has} BN; the paper's table is about networks {wanted} BN.")
+    if isinstance(subject, DetectorSubject):
+        if any(isinstance(module, nn.MaxPool2d) for module in body_of(subject.network).modules()):
+            said.append(
+                f"Pools: the body of {subject.spec} keeps its max-pools; the paper replaces them by average pools in "
+                "its ImageNet networks, where its detectors' bodies come from."
+            )
     if not subject.trained and plan.table.kind == "time":
         said.append(f"{subject.spec} has random weights: its time is measured, its accuracy would mean nothing.")
     return said

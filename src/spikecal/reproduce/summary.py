@@ -59,6 +59,7 @@ def _network(plan: Plan, subject: Subject | DetectorSubject, found: Found) -> di
                 "images": a["images"],
                 "accuracy": 100 * a["accuracy"],
                 **({"map50": 100 * a["map50"]} if "map50" in a else {}),
+                **_drawn([a]),
             }
             for a in anns
         ]
@@ -87,7 +88,16 @@ def _column(found: Sequence[dict[str, Any]], kind: str) -> dict[str, Any]:
         column["map50"] = spread([100 * f["map50"] for f in found])
     if all("energy" in f for f in found):  # cells measured by earlier versions are without
         column["energy"] = statistics.fmean(f["energy"] for f in found)
-    return column
+    return {**column, **_drawn(found)}
+
+
+def _drawn(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of detectors, the mAP on each set of images drawn from the test images, its mean over seeds."""
+    if not all("drawn" in f for f in found):  # measured before there were any
+        return {}
+    return {
+        "drawn": [round(100 * statistics.fmean(ones), 3) for ones in zip(*(f["drawn"] for f in found), strict=True)]
+    }
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
