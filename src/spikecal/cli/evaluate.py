@@ -52,7 +52,7 @@ def evaluate(
     from spikecal.zoo.models import load_model
 
     info = spikecal.inspect(file)
-    named, known = named_detector(info, model)
+    named, known = named_detector(info.get("card"), model)
     if holds_detector(str(file), "detector" in info, named, task):
         from spikecal.cli import detect
 

@@ -151,7 +151,7 @@ class Kept(Claim):
     def measured(self, networks: Sequence[Network]) -> Iterator[Size]:
         for network in networks:
             for T, (row,) in network.columns(self.row).items():
-                if row.ann is not None:
+                if row.ann:  # an ANN that gets nothing right has nothing to keep
                     known = max(_spread(row), _ann_error(row))
                     yield Size((network.model,), T, 100 * row.mean / row.ann, 100 * known / row.ann)
 
