@@ -1,0 +1,33 @@
+"""The weights behind the published tables are in the repository, with cards and commands that belong to them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spikecal.training.recipes import Recipe
+from spikecal.zoo.detectors import is_detector, load_detector
+from spikecal.zoo.models import load_model
+
+FOLDER = Path(__file__).parents[2] / "weights"
+FILES = sorted(FOLDER.glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_weights_are_what_their_card_and_the_list_say(path: Path) -> None:
+    card = json.loads(Path(f"{path}.json").read_text())
+    assert card["file"] == path.name and card["model"] == path.stem
+    line = next(line for line in (FOLDER / "README.md").read_text().splitlines() if f"`{path.name}`" in line)
+    assert f"spikecal train {card['model']} " in line
+    if is_detector(card["model"]):
+        load_detector(card["model"], path)
+        assert f"{100 * card['test']['map']:.2f} %" in line
+    else:
+        load_model(card["model"], path)
+        assert f"{100 * card['accuracy']['share']:.2f} %" in line and card["accuracy"]["images"] == 10_000
+        recipe = Recipe.from_toml(FOLDER / card["training"]["recipe"]).to_dict()
+        assert {key: card["training"][key] for key in recipe} == recipe
+
+
+def test_weights_stay_small() -> None:
+    assert FILES and sum(path.stat().st_size for path in FILES) < 40e6
