@@ -23,21 +23,21 @@ from spikecal.arguments import (
     steps_of,
 )  # fmt: skip
 from spikecal.calibration.images import Inputs, collect
-from spikecal.calibration.phases import Context, histograms, sweep
-from spikecal.calibration.sweep import StageRecord, set_neurons
-from spikecal.calibration.workdir import Workdir, fingerprint
+from spikecal.calibration.sweep import StageRecord
 from spikecal.errors import ConversionError
 from spikecal.graph.graph import Graph, describe
 from spikecal.graph.lower import lower
 from spikecal.graph.ops import Spike
 from spikecal.graph.stages import partition, with_joints
 from spikecal.memory import free_memory
+from spikecal.phases import Context, histograms, set_neurons, sweep
 from spikecal.pipeline import LCP, Pipeline, resolve
 from spikecal.progress import Progress, Silent
 from spikecal.result import Result
 from spikecal.snn.execute import shapes_of
 from spikecal.snn.network import SpikingNetwork, weights_channels_last
 from spikecal.snn.origin import Origin, Timings
+from spikecal.workdir import Workdir, fingerprint
 
 logger = logging.getLogger(__name__)
 

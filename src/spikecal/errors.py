@@ -40,3 +40,8 @@ def refuse_unreadable(data: str, unreadable: Mapping[str, str]) -> None:
         file, reason = next(iter(unreadable.items()))
         more = f", and {len(unreadable) - 1:,} more" if len(unreadable) > 1 else ""
         raise DataError(f"{data}: {len(unreadable):,} unreadable: {file} ({reason}){more}; without --strict it goes on")
+
+
+def first_line(error: BaseException) -> str:
+    """Of a foreign error's message; its kind where it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

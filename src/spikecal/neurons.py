@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from spikecal.errors import ConfigError, DataError
+from spikecal.tensors import channels_last
 
 State = dict[str, Tensor]  # what a neuron remembers from one step to the next, `[N, ...]` each
 
@@ -90,7 +91,7 @@ class IntegrateAndFire(Neuron):
 
     def slope(self, current: Tensor, cells: Cells, T: int) -> tuple[Tensor, Tensor]:
         """The slope is 0 where the count is clipped: no weight moves it there."""
-        count = (current * (T / cells.theta)).add_(_laid_out(cells.own_charge(T) / cells.theta)).floor_()
+        count = (current * (T / cells.theta)).add_(channels_last(cells.own_charge(T) / cells.theta)).floor_()
         clipped = count.clamp(0, T)
         return clipped, count.eq_(clipped)
 
@@ -113,10 +114,6 @@ def initial_potential(v_init: Tensor | None, like: Tensor) -> Tensor:
             f"{list(like.shape[1:])}: use images of the calibration's size, or calibrate potentials per channel"
         )
     return torch.empty_like(like).copy_(v_init.expand(like.shape))
-
-
-def _laid_out(values: Tensor) -> Tensor:
-    return values.contiguous(memory_format=torch.channels_last) if values.ndim == 4 else values.contiguous()
 
 
 NEURONS: dict[str, Neuron] = {neuron.name: neuron for neuron in (IntegrateAndFire(),)}

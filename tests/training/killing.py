@@ -18,13 +18,13 @@ import torch
 import torch._dynamo  # what is imported late is imported here once, and not in every child
 from torch import nn
 
-from spikecal.calibration.workdir import fingerprint
 from spikecal.data.card import Card
 from spikecal.data.sources import Data
 from spikecal.training import checkpoint
 from spikecal.training.loop import train
 from spikecal.training.recipes import CIFAR, QUICK
 from spikecal.vision import vision
+from spikecal.workdir import fingerprint
 
 MOMENTS = 5
 RECIPES = {

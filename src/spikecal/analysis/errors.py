@@ -26,8 +26,9 @@ from spikecal.graph.ops import Joint, Spike
 from spikecal.graph.stages import Stage, partition, with_joints
 from spikecal.progress import Progress
 from spikecal.snn.execute import Emission, Shapes, Want, analog, images_per_call, shapes_of
-from spikecal.snn.network import SpikingNetwork, channels_last
+from spikecal.snn.network import SpikingNetwork
 from spikecal.snn.walk import Course, Edges, analog_values
+from spikecal.tensors import channels_last
 
 IMAGES = 128
 PARTS = ("total", "input", "local", "flooring", "clipping", "unevenness", "weights")

@@ -13,10 +13,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from spikecal.calibration.workdir import store
 from spikecal.errors import ConfigError
 from spikecal.memory import return_freed_memory
-from spikecal.snn.network import channels_last
+from spikecal.tensors import channels_last
+from spikecal.workdir import store
 
 
 @dataclass(frozen=True)

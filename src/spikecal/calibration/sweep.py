@@ -13,16 +13,15 @@ from spikecal.calibration.calibrators import Calibrator, Update
 from spikecal.calibration.histogram import Histogram
 from spikecal.calibration.images import Inputs
 from spikecal.calibration.view import Simulation, StageView
-from spikecal.calibration.workdir import Workdir
 from spikecal.graph.graph import Graph
 from spikecal.graph.ops import Spike, along, frozen
-from spikecal.graph.passes import set_pool_units
 from spikecal.graph.stages import Stage, last_uses, partition
-from spikecal.pipeline import Pipeline
 from spikecal.progress import Progress
 from spikecal.snn.execute import Shapes, images_per_call
-from spikecal.snn.network import SpikingNetwork, channels_last
+from spikecal.snn.network import SpikingNetwork
 from spikecal.snn.walk import analog_values
+from spikecal.tensors import channels_last
+from spikecal.workdir import Workdir
 
 
 @dataclass
@@ -61,26 +60,6 @@ def observe(
                 found[stage.name] = found[stage.name].merge(seen) if stage.name in found else seen
         progress.advance()
     return found
-
-
-def set_neurons(
-    network: SpikingNetwork, histograms: dict[str, Histogram], pipeline: Pipeline, dtype: torch.dtype, shapes: Shapes
-) -> None:
-    """Give every layer its kind of neuron, its threshold and the half step of rounding."""
-    largest = pipeline.neuron.alphabet[-1]
-    for stage in network.stages:
-        op = stage.end.op
-        if not isinstance(op, Spike):
-            continue
-        op.neuron = pipeline.neuron
-        # the search is for the largest value that a mean can have, in so many steps as it has levels
-        reach = pipeline.threshold.solve(histograms[stage.name], network.T * largest, pipeline.quantiser).to(dtype)
-        theta = (reach if op.clip is None else reach.clamp(max=op.clip)) / largest
-        op.theta = frozen(theta)
-        op.bias = frozen(theta / (2 * network.T)) if pipeline.rounding == "bias" else None
-        op.v_init = frozen(theta / 2) if pipeline.rounding == "potential" else None
-    if len(pipeline.neuron.alphabet) > 2:
-        set_pool_units(network.graph, shapes)
 
 
 @dataclass

@@ -129,7 +129,7 @@ def _check_model(
 
 def passes(pipeline: "Pipeline", T: int) -> float:
     """The work of a conversion in passes of the ANN over one image: thresholds, sweeps, iterations."""
-    from spikecal.calibration.phases import MEASURED, image_passes
+    from spikecal.phases import MEASURED, image_passes
 
     sweeps = pipeline.sweeps or ((),)
     images = [max((c.images for c in sweep), default=MEASURED) for sweep in sweeps]
@@ -140,8 +140,8 @@ def peak_bytes(stages: list["Stage"], shapes: "Shapes", T: int, pipeline: "Pipel
     """The most that lives at once between stages: floats of the ANN, a bit a spike, a float a step at a joint."""
     from math import prod
 
-    from spikecal.calibration.phases import MEASURED
     from spikecal.graph.stages import last_uses
+    from spikecal.phases import MEASURED
 
     images = max((c.images for sweep in pipeline.sweeps for c in sweep), default=MEASURED)
     live: dict[str, int] = {}

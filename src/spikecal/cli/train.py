@@ -8,7 +8,7 @@ import typer
 
 from spikecal.cli import options
 from spikecal.cli.console import bars, duration, percent, show_json, size
-from spikecal.errors import ConfigError, DataError
+from spikecal.errors import ConfigError, DataError, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -103,8 +103,7 @@ def train(
     import torch
 
     from spikecal.analysis.evaluate import accuracy
-    from spikecal.calibration.workdir import data_fingerprint
-    from spikecal.data.images import unreadable_files
+    from spikecal.data.images import data_fingerprint, unreadable_files
     from spikecal.data.prepare import Loader
     from spikecal.data.sources import load_data
     from spikecal.errors import refuse_unreadable
@@ -247,5 +246,5 @@ def _device(name: str | None) -> "torch.device":
         home = torch.device(name)
         torch.empty(1, device=home)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ConfigError(f"there is no device {name!r} here: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"there is no device {name!r} here: {first_line(error)}") from error
     return home

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spikecal.data.factory import first_line
 from spikecal.data.images import Data
-from spikecal.errors import DataError
+from spikecal.errors import DataError, first_line
 from spikecal.memory import free_memory
 
 

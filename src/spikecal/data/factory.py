@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from spikecal.errors import ConfigError
+from spikecal.errors import ConfigError, first_line
 
 
 def is_factory(spec: str) -> bool:
@@ -38,10 +38,6 @@ def call(spec: str, function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
     except (Exception, SystemExit) as error:
         raise ConfigError(f"{spec} raised {type(error).__name__}: {first_line(error)}") from error
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or ["no message"])[0]
 
 
 def _from_file(path: Path) -> ModuleType:

@@ -14,10 +14,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from spikecal.data.card import Card
-from spikecal.data.factory import first_line
 from spikecal.data.fit import fit_image
 from spikecal.data.images import Data, UnreadableImage
-from spikecal.errors import DataError
+from spikecal.errors import DataError, first_line
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 SPLITS = {"train": ("train",), "test": ("test", "val")}

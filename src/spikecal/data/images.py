@@ -13,6 +13,7 @@ from torch import Tensor
 
 from spikecal.data.card import Card
 from spikecal.errors import DataError
+from spikecal.workdir import fingerprint
 
 log = logging.getLogger(__name__)
 
@@ -224,3 +225,8 @@ class ChosenFiles(Chosen):
 
     def fitted(self, index: int, card: Card) -> Tensor:
         return self.images.fitted(self.order[index], card)
+
+
+def data_fingerprint(data: Data) -> str:
+    """Of all labels and pixels, or of a few images where each is a file to read."""
+    return fingerprint([*looked_at(data.images), *([] if data.labels is None else [data.labels])], len(data))

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from spikecal.calibration.workdir import fingerprint
 from spikecal.data.images import in_its_place
 from spikecal.detection.boxes import BoxData
 from spikecal.errors import ConfigError
 from spikecal.training.feed import mixed
 from spikecal.training.recipes import DetectionRecipe
 from spikecal.vision import vision
+from spikecal.workdir import fingerprint
 
 SMALLEST = 2.0  # pixels: a box that a crop leaves less of is no longer one
 

@@ -15,7 +15,6 @@ from torch.utils._pytree import tree_map
 from spikecal import conversion
 from spikecal.calibration.calibrators import Potential
 from spikecal.calibration.sweep import StageRecord
-from spikecal.calibration.workdir import fingerprint
 from spikecal.data.images import Unreadable, UnreadableImage, none_readable, shuffled
 from spikecal.detection.boxes import BoxData
 from spikecal.detection.precision import Detections, detect
@@ -27,6 +26,7 @@ from spikecal.progress import Progress
 from spikecal.result import Result
 from spikecal.snn.file import load as load_network
 from spikecal.snn.network import READOUTS, Readout, SpikingNetwork
+from spikecal.workdir import fingerprint
 from spikecal.zoo.detectors import body_of, body_place
 
 log = logging.getLogger(__name__)

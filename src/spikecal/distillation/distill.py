@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from spikecal import __version__
-from spikecal.calibration.workdir import Workdir, fingerprint
 from spikecal.data.card import Card
 from spikecal.data.images import Data
 from spikecal.data.prepare import prepare
@@ -26,6 +25,7 @@ from spikecal.errors import ConfigError
 from spikecal.files import write_whole
 from spikecal.memory import free_memory
 from spikecal.progress import Progress, Silent
+from spikecal.workdir import Workdir, fingerprint
 
 IMAGES = 1024
 BATCH, LEAST = 128, 16  # images that are optimised together: statistics of fewer than the least mean little

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from spikecal.errors import ConversionError
+from spikecal.errors import ConversionError, first_line
 from spikecal.graph import handlers_linear, handlers_local, handlers_shape
 from spikecal.graph.build import CALLS, MODULES, Builder, Handler
 from spikecal.graph.graph import Graph
@@ -183,7 +183,7 @@ class Lowering:
         try:
             return handler(*arguments, **kwargs)
         except (TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            reason = first_line(error)
             raise Refusal(f"{describe(self.traced, node)} in a form that is not known ({reason})") from error
 
     def _handler(self, node: fx.Node, target: Any) -> tuple[Handler, tuple[Any, ...]]:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.proxy import Attribute, TraceError
 
-from spikecal.errors import ConversionError, DataError, SpikecalError
+from spikecal.errors import ConversionError, DataError, SpikecalError, first_line
 
 # What these return depends on the rank and the type of a tensor, never on its size or on its data.
 STATIC_METHODS = ("dim", "ndimension", "is_contiguous", "is_floating_point", "is_complex", "element_size", "get_device")
@@ -191,7 +191,7 @@ class ExampleTracer(fx.Tracer):
                 value = node.target(*args, **kwargs)  # type: ignore[operator]
         except Exception as error:
             shapes = [list(t.shape) for t in tensors]
-            raise ExampleFailed(f"{_title(self.root, node)} on {shapes}: {_first_line(error)}") from error
+            raise ExampleFailed(f"{_title(self.root, node)} on {shapes}: {first_line(error)}") from error
         finally:
             self._running = False
         changed = {id(t): t for t, version in zip(tensors, versions, strict=True) if t._version != version}
@@ -262,13 +262,13 @@ def _not_traceable(error: Exception, layer: str, model: nn.Module, example: Sequ
         with torch.no_grad():
             model(*(x.clone() for x in example))
     except Exception as own:
-        return DataError(f"the model cannot run on the example inputs: {type(own).__name__}: {_first_line(own)}")
+        return DataError(f"the model cannot run on the example inputs: {type(own).__name__}: {first_line(own)}")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_user_code(f.filename)]
     line = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno} `{frames[-1].line}`" if frames else ""
     hint = "make that code independent of data and sizes"
     if layer in dict(model.named_modules()):  # and not the model itself
         hint += f", or, at the end of the network, list it: keep=[{layer!r}]"
-    return Untraceable(layer, f"Python code that torch.fx cannot trace{line} ({_first_line(error)})", hint)
+    return Untraceable(layer, f"Python code that torch.fx cannot trace{line} ({first_line(error)})", hint)
 
 
 def _in_assert(frame: FrameType) -> bool:
@@ -327,10 +327,6 @@ def _title(root: nn.Module, node: fx.Node) -> str:
     if node.op == "call_module":
         return f"{node.target} ({type(root.get_submodule(str(node.target))).__name__})"
     return getattr(node.target, "__name__", str(node.target))
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _is_user_code(filename: str) -> bool:

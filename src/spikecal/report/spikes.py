@@ -15,8 +15,9 @@ from torch.nn import functional as F
 from spikecal.data.card import Card
 from spikecal.graph.stages import Stage
 from spikecal.snn.execute import Want, shapes_of
-from spikecal.snn.network import SpikingNetwork, channels_last
+from spikecal.snn.network import SpikingNetwork
 from spikecal.snn.walk import Course
+from spikecal.tensors import channels_last
 
 CLASSES = 10  # that are shown of an image
 THUMBNAIL = 96  # pixels of the longer side

@@ -14,20 +14,20 @@ from spikecal import __version__
 from spikecal.analysis.complexity import parameter_numbers
 from spikecal.analysis.evaluate import accuracy, evaluate
 from spikecal.calibration.calibrators import Weights
-from spikecal.calibration.phases import MEASURED, image_passes
-from spikecal.calibration.workdir import fingerprint
 from spikecal.conversion import convert
 from spikecal.data.prepare import Loader
 from spikecal.data.sources import Data, subset
 from spikecal.errors import DataError
 from spikecal.files import write_whole
 from spikecal.graph.stages import partition
+from spikecal.phases import MEASURED, image_passes
 from spikecal.pipeline import Pipeline
 from spikecal.progress import Progress, Silent
 from spikecal.reproduce import detectors
 from spikecal.reproduce.detectors import DetectorSubject
 from spikecal.reproduce.subjects import Subject
 from spikecal.snn.network import SpikingNetwork
+from spikecal.workdir import fingerprint
 
 VERSION = 1  # of what is measured; another one is another cell
 FIXED = 0  # the seed that test images are drawn by: the same for all cells, so that seeds vary calibration only

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from spikecal.calibration.workdir import fingerprint
 from spikecal.clock import fastest
 from spikecal.data.images import Unreadable, looked_at
 from spikecal.detection.boxes import BoxData
@@ -19,6 +18,7 @@ from spikecal.detection.sources import load_boxes
 from spikecal.detection.spiking import READOUT, convert
 from spikecal.errors import ConfigError, refuse_unreadable
 from spikecal.progress import Progress
+from spikecal.workdir import fingerprint
 from spikecal.zoo.detectors import load_detector
 
 if TYPE_CHECKING:

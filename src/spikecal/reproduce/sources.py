@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from spikecal.calibration.workdir import data_fingerprint, fingerprint
+from spikecal.data.images import data_fingerprint
 from spikecal.data.known import KNOWN
 from spikecal.data.sources import Data, data_root, load_data
 from spikecal.distillation.distill import IMAGES, distill
@@ -16,6 +16,7 @@ from spikecal.distillation.inversion import Inversion, noise
 from spikecal.errors import ConfigError
 from spikecal.progress import Progress
 from spikecal.reproduce.subjects import Subject, available, load_subject
+from spikecal.workdir import fingerprint
 from spikecal.zoo.models import ZOO
 
 DISTILLED, SEVERAL, OTHER, NOISE = "distilled", "several", "other", "noise"

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from spikecal.calibration.workdir import data_fingerprint, fingerprint
 from spikecal.clock import fastest
 from spikecal.data.card import Card
-from spikecal.data.images import Unreadable, readable
+from spikecal.data.images import Unreadable, data_fingerprint, readable
 from spikecal.data.known import KNOWN, WHOLE
 from spikecal.data.prepare import Prepared
 from spikecal.data.sources import Data, data_root, load_data
@@ -19,6 +18,7 @@ from spikecal.errors import ConfigError, refuse_unreadable
 from spikecal.graph.graph import Graph, describe
 from spikecal.graph.lower import lower
 from spikecal.graph.stages import with_joints
+from spikecal.workdir import fingerprint
 from spikecal.zoo.detectors import DETECTORS
 from spikecal.zoo.models import EMBEDDED, ZOO, build_model, has_bn, load_model, random_images
 from spikecal.zoo.packages import PACKAGES

@@ -16,6 +16,7 @@ from spikecal.graph.stages import Stage, partition, with_joints
 from spikecal.snn.execute import Emission, Want, added_up, images_per_call, shapes_of, steps_per_call
 from spikecal.snn.origin import Origin
 from spikecal.snn.walk import Course
+from spikecal.tensors import channels_last
 
 # How an output that is itself an activation is read: as the activation of the mean current, or as mean spikes.
 Readout = Literal["current", "spikes"]
@@ -258,10 +259,6 @@ def _scaled(end: Node, spikes: Tensor) -> Tensor:
     """Mean spikes of a layer in the ANN's units, also where thresholds are 1."""
     op = end.op
     return spikes * along(op.gain, op.channel, op.ndim) if isinstance(op, Spike) and op.gain is not None else spikes
-
-
-def channels_last(x: Tensor) -> Tensor:
-    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x.contiguous()
 
 
 def weights_channels_last(graph: Graph) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from spikecal.calibration.workdir import fingerprint
 from spikecal.errors import ConfigError, FileError
 from spikecal.files import NO_TORCH_FILE, load_torch, write_whole
 from spikecal.training.recipes import QUICK, Recipe
+from spikecal.workdir import fingerprint
 
 FORMAT = 2
 WAY_OUT = "delete it to start anew, or write to another file"

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from spikecal.analysis.evaluate import accuracy
-from spikecal.calibration.workdir import store
 from spikecal.data.card import Card
 from spikecal.data.prepare import Loader
 from spikecal.data.sources import Data, subset
 from spikecal.files import write_whole
 from spikecal.training.recipes import Recipe
+from spikecal.workdir import store
 
 log = logging.getLogger(__name__)
 

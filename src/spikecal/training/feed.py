@@ -14,7 +14,7 @@ from spikecal.data.images import choose, in_its_place, shuffled
 from spikecal.data.prepare import prepare
 from spikecal.data.sources import Data
 from spikecal.errors import ConfigError, DataError
-from spikecal.snn.network import channels_last
+from spikecal.tensors import channels_last
 from spikecal.training.augment import BATCHED, ImageTransform, crop_and_flip, draw_shifts
 from spikecal.training.recipes import DetectionRecipe, Recipe
 

@@ -14,12 +14,11 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from spikecal.analysis.evaluate import accuracy
-from spikecal.calibration.workdir import data_fingerprint
 from spikecal.data.card import Card
-from spikecal.data.factory import first_line
+from spikecal.data.images import data_fingerprint
 from spikecal.data.prepare import Loader
 from spikecal.data.sources import Data
-from spikecal.errors import ConfigError, DataError, FileError, TrainingError
+from spikecal.errors import ConfigError, DataError, FileError, TrainingError, first_line
 from spikecal.progress import Progress, Silent
 from spikecal.training import checkpoint as files
 from spikecal.training.feed import Feed, logits, mixed

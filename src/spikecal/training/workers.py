@@ -5,8 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from spikecal.data.factory import first_line
-from spikecal.errors import SpikecalError, TrainingError
+from spikecal.errors import SpikecalError, TrainingError, first_line
 
 SIGNALLED = 5.0  # seconds, by which a death that broke a connection has been told of
 

@@ -18,8 +18,7 @@ from urllib.request import Request, urlopen
 import torch
 
 from spikecal.data.download import TIMEOUT, Checksum, download
-from spikecal.data.factory import first_line
-from spikecal.errors import ConfigError, DataError
+from spikecal.errors import ConfigError, DataError, first_line
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from torch import nn
 from spikecal import vision
 from spikecal.data import cifar10, imagenet
 from spikecal.data.card import Card, Interpolation
-from spikecal.data.factory import call, first_line
-from spikecal.errors import ConfigError
+from spikecal.data.factory import call
+from spikecal.errors import ConfigError, first_line
 from spikecal.zoo.hub import NotFetched, from_hugging_face, from_pytorchcv, from_torch_hub, only_weights, unreachable
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -1,4 +1,4 @@
-"""The phases of a conversion, each resumable: one pass of the ANN for histograms, then sweeps for every T."""
+"""The phases of a conversion: one pass of the ANN for histograms, then neurons and sweeps for every T. All resume."""
 
 import time
 from collections.abc import Sequence
@@ -11,12 +11,14 @@ from spikecal.calibration.calibrators import Calibrator, Weights
 from spikecal.calibration.histogram import PARTS, Histogram
 from spikecal.calibration.images import Inputs, batches
 from spikecal.calibration.sweep import StageRecord, Sweep, observe
-from spikecal.calibration.workdir import Workdir
 from spikecal.graph.graph import Graph
+from spikecal.graph.ops import Spike, frozen
+from spikecal.graph.passes import set_pool_units
 from spikecal.pipeline import Pipeline
 from spikecal.progress import Progress
 from spikecal.snn.execute import CALL_FLOATS, Shapes, images_per_call, largest_value, shapes_of, steps_per_call
 from spikecal.snn.network import SpikingNetwork
+from spikecal.workdir import Workdir
 
 WORKING_VALUES = 8  # values of one kernel call that are alive at once, besides what is cached
 MEASURED = 128  # images of a sweep that only measures
@@ -61,6 +63,26 @@ def histograms(context: Context) -> tuple[dict[str, Histogram], float]:
         tensors = {f"{name}:{part}": getattr(h, part) for name, h in found.items() for part in PARTS}
         context.workdir.save("histograms", tensors, [list(found), took])
     return found, took
+
+
+def set_neurons(
+    network: SpikingNetwork, histograms: dict[str, Histogram], pipeline: Pipeline, dtype: torch.dtype, shapes: Shapes
+) -> None:
+    """Give every layer its kind of neuron, its threshold and the half step of rounding."""
+    largest = pipeline.neuron.alphabet[-1]
+    for stage in network.stages:
+        op = stage.end.op
+        if not isinstance(op, Spike):
+            continue
+        op.neuron = pipeline.neuron
+        # the search is for the largest value that a mean can have, in so many steps as it has levels
+        reach = pipeline.threshold.solve(histograms[stage.name], network.T * largest, pipeline.quantiser).to(dtype)
+        theta = (reach if op.clip is None else reach.clamp(max=op.clip)) / largest
+        op.theta = frozen(theta)
+        op.bias = frozen(theta / (2 * network.T)) if pipeline.rounding == "bias" else None
+        op.v_init = frozen(theta / 2) if pipeline.rounding == "potential" else None
+    if len(pipeline.neuron.alphabet) > 2:
+        set_pool_units(network.graph, shapes)
 
 
 def image_passes(calibrators: Sequence[Calibrator], images: int, T: int) -> float:

@@ -12,7 +12,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from spikecal.data.images import Data, looked_at
 from spikecal.errors import ConfigError, FileError
 from spikecal.files import lock, write_whole
 
@@ -103,8 +102,3 @@ def fingerprint(tensors: Iterable[Tensor], settings: Any) -> str:
         digest.update(f"{data.dtype}{tuple(data.shape)}".encode())
         digest.update(data.reshape(-1).view(torch.uint8).numpy().tobytes() if data.numel() else b"")
     return digest.hexdigest()
-
-
-def data_fingerprint(data: Data) -> str:
-    """Of all labels and pixels, or of a few images where each is a file to read."""
-    return fingerprint([*looked_at(data.images), *([] if data.labels is None else [data.labels])], len(data))
