@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from threading import Thread
 
+import huggingface_hub
 import pytest
 import torch
 
@@ -28,6 +29,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr("urllib.request._opener", None)  # both keep the proxies of their first use in the process
+    huggingface_hub.close_session()
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf"))
