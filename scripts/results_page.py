@@ -1,12 +1,12 @@
-"""Puts the figures of committed results into docs/results.md and docs/analysis.md, between the marks there.
+"""Puts the figures of committed results into docs/results.md, analysis.md and method.md, between the marks there.
 
 Before that every docs/results/GROUP/TABLE.json is held against the claims of today: its `claims` and its page
 GROUP/TABLE.md are written anew, its figures stay. Also draws docs/images/results.png out of the tables called `cifar`.
 
 `<!-- figures GROUP/TABLE … -->` is followed by the measured figures (`GROUP/TABLE:energy` by energies), `<!-- claims
 GROUP/TABLE … -->` by what is seen of the paper's claims, up to `<!-- end -->`. What has not been measured yet is said
-to be missing. `<!-- why PART -->` is followed by a part of bench/results/claims.json, `<!-- energy PART -->` by one of
-bench/results/energy.json.
+to be missing. `<!-- why PART -->` is followed by a part of bench/results/claims.json, `<!-- energy PART -->` and
+`<!-- weights PART -->` by one of energy.json and weights.json there.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from spikecal.reproduce.tables import find
 
 DOCS = Path(__file__).parent.parent / "docs"
 BENCH = DOCS.parent / "bench" / "results"
-BLOCK = re.compile(r"<!-- (figures|claims|why|energy) ([^>]+?) -->\n.*?<!-- end -->\n", re.DOTALL)
+BLOCK = re.compile(r"<!-- (figures|claims|why|energy|weights) ([^>]+?) -->\n.*?<!-- end -->\n", re.DOTALL)
 WAYS = {
     "ann": "ANN",
     "even": "constant currents",
@@ -32,6 +32,7 @@ WAYS = {
     "corrected": "spikes, outputs corrected",
     "lcp": "spikes, LCP",
 }
+PAGES = ("results.md", "analysis.md", "method.md")
 DRAWN = ("resnet20", "vgg16-half")  # that are drawn
 Parts = dict[str, Callable[[dict[str, Any]], str]]
 MARKS = {"seen": "seen", "level": "level", "not seen": "**not seen**"}
@@ -164,6 +165,29 @@ def _rates(rows: dict[str, dict[str, float]]) -> str:
 
 
 # VGG-16 on ImageNet with LCP: accuracies of the paper's ImageNet table, the rest of its text.
+def _by_rate(rows: dict[str, dict[str, float]]) -> str:
+    """What weights calibration gains in few iterations: error, agreement and stages that kept their weights, by T."""
+    parts = {row: row.split(", ", 2) for row in rows}
+    steps = list(dict.fromkeys(T for _, T, _ in parts.values()))
+    found: dict[str, list[str]] = {}
+    for row, (_, _, label) in parts.items():
+        of = rows[row]
+        shown = [f"{of['relative_error']:.3f}", f"{100 * of['agreement']:.1f}", f"{of['stages_left_alone']:.0f}"]
+        found.setdefault(label, []).append(" / ".join(shown))
+    return grid(["", *steps], [[label, *shown] for label, shown in found.items()])
+
+
+def _confirmed(rows: dict[str, dict[str, float]]) -> str:
+    """The preset itself beside what it builds on."""
+    lines = []
+    for row, of in rows.items():
+        name, T, label = row.split(", ", 2)
+        shares = [f"{100 * of[key]:.1f}" for key in ("agreement", "test", "ann_test")]
+        lines.append([name, T.removeprefix("T="), label, f"{of['relative_error']:.3f}", *shares])
+    columns = ["as the ANN %", "test images right %", "ANN %"]
+    return grid(["network", "T", "pipeline", "error of the outputs", *columns], lines)
+
+
 PAPERS_ENERGY = ["the paper's VGG-16, ImageNet", "64", "68.60", "75.36", "69.36", "", "", "", "0.025 to 0.08"]
 BENCHES: dict[str, tuple[str, Parts]] = {
     "why": ("claims.json", {"thresholds": _ways, "bias": _samples, "weights": _learned}),
@@ -171,6 +195,7 @@ BENCHES: dict[str, tuple[str, Parts]] = {
         "energy.json",
         {"networks": _energies, "thresholds": _energies, "costs_more_from": _crossings, "rates": _rates},
     ),
+    "weights": ("weights.json", {"tried": _by_rate, "confirmed": _confirmed}),
 }
 
 
@@ -199,7 +224,7 @@ def judge_again(results: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--page", type=Path, nargs="+", default=[DOCS / "results.md", DOCS / "analysis.md"])
+    parser.add_argument("--page", type=Path, nargs="+", default=[DOCS / name for name in PAGES])
     parser.add_argument("--picture", type=Path, default=DOCS / "images" / "results.png")
     parser.add_argument("--results", type=Path, default=DOCS / "results", help="folder of GROUP/TABLE.json")
     asked = parser.parse_args(arguments)
