@@ -18,7 +18,7 @@ from spikecal import __version__
 from spikecal.errors import ConversionError, SpikecalError
 from spikecal.files import write_whole
 from spikecal.graph.graph import Graph
-from spikecal.graph.lower import lower
+from spikecal.graph.lowering.lower import lower
 from spikecal.graph.ops import Reshape
 from spikecal.graph.stages import partition, with_joints
 from spikecal.zoo.models import build_model

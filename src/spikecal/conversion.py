@@ -26,7 +26,7 @@ from spikecal.calibration.images import Inputs, collect
 from spikecal.calibration.sweep import StageRecord
 from spikecal.errors import ConversionError
 from spikecal.graph.graph import Graph, describe
-from spikecal.graph.lower import lower
+from spikecal.graph.lowering.lower import lower
 from spikecal.graph.ops import Spike
 from spikecal.graph.stages import partition, with_joints
 from spikecal.memory import free_memory

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import spikecal
 from spikecal.analysis.energy import AC_PJ, MAC_PJ, Energy, measure_energy
 from spikecal.analysis.operations import fanout, nominal_macs
-from spikecal.graph.lower import lower
+from spikecal.graph.lowering.lower import lower
 from spikecal.graph.ops import Add, Conv, ConvTranspose, Input, Linear, MaxPool, Spike
 from spikecal.graph.stages import with_joints
 from spikecal.neurons import if_step

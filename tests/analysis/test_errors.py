@@ -12,7 +12,7 @@ import spikecal
 from spikecal.analysis.errors import PARTS, NetworkErrors, measure_errors
 from spikecal.calibration.calibrators import Bias, Weights
 from spikecal.errors import ConfigError
-from spikecal.graph.lower import lower
+from spikecal.graph.lowering.lower import lower
 from spikecal.graph.stages import with_joints
 from spikecal.pipeline import ACP, LCP
 

@@ -12,7 +12,7 @@ from torch import nn
 import spikecal
 from spikecal.analysis.theory import evaluate_bound, failing_case
 from spikecal.errors import ConfigError
-from spikecal.graph.lower import lower
+from spikecal.graph.lowering.lower import lower
 from spikecal.graph.ops import Spike
 from spikecal.graph.stages import with_joints
 from spikecal.snn.network import SpikingNetwork

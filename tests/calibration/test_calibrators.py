@@ -44,7 +44,7 @@ def small(seed: int = 0) -> Small:
 def mean_errors(model: nn.Module, snn: SpikingNetwork, x: Tensor) -> dict[str, Tensor]:
     """Mean of x - mean spikes per channel, from the outside: hooks on the model, spike counts of a run."""
     targets: dict[str, Tensor] = {}
-    graph = spikecal.graph.lower.lower(model, (x[:2],))  # type: ignore[attr-defined]
+    graph = spikecal.graph.lowering.lower.lower(model, (x[:2],))  # type: ignore[attr-defined]
     values = {"x": x}
     from spikecal.graph.graph import apply_node
 

@@ -9,7 +9,7 @@ from threads import one_thread  # noqa: F401
 from torch import nn
 
 from spikecal.graph.graph import Graph, map_leaves, same_structure
-from spikecal.graph.lower import lower
+from spikecal.graph.lowering.lower import lower
 
 
 def randomise(model: nn.Module, seed: int = 0) -> None:

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from spikecal.errors import ConversionError
-from spikecal.graph.lower import lower
+from spikecal.graph.lowering.lower import lower
 from spikecal.graph.ops import Add, ChannelAffine, Conv
 
 

@@ -249,10 +249,10 @@ def test_fold_scale_forward_leaves_what_it_cannot_express(preserved, op, reader,
 
 def test_every_default_pass_preserves_a_network_on_its_own():
     """On graphs as they come from models: pass after pass, outputs never change."""
-    from spikecal.graph.build import Builder
-    from spikecal.graph.lower import Lowering
-    from spikecal.graph.prepare import prepare
-    from spikecal.graph.trace import trace
+    from spikecal.graph.lowering.build import Builder
+    from spikecal.graph.lowering.lower import Lowering
+    from spikecal.graph.lowering.prepare import prepare
+    from spikecal.graph.lowering.trace import trace
 
     model = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU6(), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(), nn.BatchNorm2d(4),

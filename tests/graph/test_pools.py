@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import spikecal
 from spikecal.errors import ConversionError, DataError
-from spikecal.graph.lower import lower
+from spikecal.graph.lowering.lower import lower
 from spikecal.graph.ops import AdaptiveAvgPool, Cat, MaxPool, Spike
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from spikecal.graph.lower import lower
+from spikecal.graph.lowering.lower import lower
 
 
 def network(seed=0):

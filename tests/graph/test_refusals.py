@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from spikecal.errors import ConversionError, DataError
-from spikecal.graph.lower import lower
+from spikecal.graph.lowering.lower import lower
 
 IMAGES = (torch.randn(2, 3, 8, 8),)
 

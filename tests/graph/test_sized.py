@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import spikecal
 from spikecal.errors import ConversionError, DataError
-from spikecal.graph.lower import lower
+from spikecal.graph.lowering.lower import lower
 from spikecal.graph.ops import MaxPool
 
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import spikecal
 from spikecal.errors import ConversionError
-from spikecal.graph.lower import lower
+from spikecal.graph.lowering.lower import lower
 from spikecal.graph.ops import Conv, Spike
 
 Pair = namedtuple("Pair", ["left", "right"])

@@ -5,7 +5,7 @@ import torch
 from photographs import conversion_errors, estimate_statistics, photographs
 
 from spikecal.graph.graph import apply_node
-from spikecal.graph.lower import lower
+from spikecal.graph.lowering.lower import lower
 from spikecal.graph.ops import Spike, frozen
 from spikecal.graph.stages import with_joints
 from spikecal.snn.network import SpikingNetwork

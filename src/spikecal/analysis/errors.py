@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from spikecal.calibration.images import batches, collect
 from spikecal.errors import ConfigError
 from spikecal.graph.graph import Graph, describe
-from spikecal.graph.lower import lower
+from spikecal.graph.lowering.lower import lower
 from spikecal.graph.ops import Joint, Spike
 from spikecal.graph.stages import Stage, partition, with_joints
 from spikecal.progress import Progress

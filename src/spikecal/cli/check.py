@@ -85,7 +85,7 @@ def _check_model(
     json: bool,
 ) -> None:
     from spikecal.clock import fastest
-    from spikecal.graph.lower import lower
+    from spikecal.graph.lowering.lower import lower
     from spikecal.graph.stages import partition, with_joints
     from spikecal.snn.execute import shapes_of
     from spikecal.zoo.models import random_images

@@ -102,7 +102,7 @@ def name_and_file(entry: str) -> tuple[str, Path | None]:
 def distilled_for(asked: "Request", network: "nn.Module", card: "Card") -> "Distilled":
     """What `--data distilled` means: images of the default kind out of the network that is to be converted."""
     import spikecal
-    from spikecal.graph.lower import lower
+    from spikecal.graph.lowering.lower import lower
     from spikecal.zoo.models import random_images
 
     if card.size is None:

@@ -102,7 +102,7 @@ def load_networks(
     import spikecal
     from spikecal.analysis.evaluate import check_weights, original
     from spikecal.graph.graph import describe
-    from spikecal.graph.lower import lower
+    from spikecal.graph.lowering.lower import lower
     from spikecal.graph.stages import with_joints
 
     info = spikecal.inspect(file)

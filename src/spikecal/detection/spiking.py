@@ -20,7 +20,7 @@ from spikecal.detection.boxes import BoxData
 from spikecal.detection.precision import Detections, detect
 from spikecal.errors import ConfigError, DataError, FileError
 from spikecal.graph.graph import same_structure
-from spikecal.graph.prepare import SMALL_TYPES
+from spikecal.graph.lowering.prepare import SMALL_TYPES
 from spikecal.pipeline import LCP, Pipeline, resolve
 from spikecal.progress import Progress
 from spikecal.result import Result

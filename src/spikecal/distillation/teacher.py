@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from spikecal.data.card import Card
 from spikecal.data.fit import fit_tensor
 from spikecal.errors import ConfigError
-from spikecal.graph.prepare import SMALL_TYPES
+from spikecal.graph.lowering.prepare import SMALL_TYPES
 from spikecal.memory import free_memory
 
 SMALLEST = 1e-12  # variance of a channel that is constant, so that its logarithm is finite

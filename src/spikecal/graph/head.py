@@ -8,8 +8,8 @@ from typing import Any
 from torch import fx, nn
 
 from spikecal.errors import ConversionError
-from spikecal.graph.trace import Traced
-from spikecal.graph.values import Ref
+from spikecal.graph.lowering.trace import Traced
+from spikecal.graph.lowering.values import Ref
 
 Reads = Mapping[fx.Node, Mapping[fx.Node, Any]]  # node -> its argument nodes -> their values when it ran
 

@@ -24,7 +24,7 @@ from spikecal.graph.ops import (
     Upsample,
     frozen,
 )  # fmt: skip
-from spikecal.graph.ops_shape import WHOLE
+from spikecal.graph.ops.shape import WHOLE
 
 Pass = Callable[[Graph], None]
 

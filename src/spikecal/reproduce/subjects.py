@@ -16,7 +16,7 @@ from spikecal.data.prepare import Prepared
 from spikecal.data.sources import Data, data_root, load_data
 from spikecal.errors import ConfigError, refuse_unreadable
 from spikecal.graph.graph import Graph, describe
-from spikecal.graph.lower import lower
+from spikecal.graph.lowering.lower import lower
 from spikecal.graph.stages import with_joints
 from spikecal.workdir import fingerprint
 from spikecal.zoo.detectors import DETECTORS

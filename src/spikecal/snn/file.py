@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from spikecal.errors import FileError
 from spikecal.files import write_whole
 from spikecal.graph.graph import Graph, Node
-from spikecal.graph.op import is_channel
 from spikecal.graph.ops import OPS, Input, Joint, Op, Spike
+from spikecal.graph.ops.base import is_channel
 from spikecal.neurons import known_neuron
 from spikecal.snn.network import READOUTS, Readout, SpikingNetwork
 from spikecal.snn.origin import Origin

@@ -6,9 +6,9 @@ from torch import nn
 from torch.nn.modules import dropout as dropouts
 from torch.nn.modules import pooling
 
-from spikecal.graph.build import Builder, handles, numbers
+from spikecal.graph.lowering.build import Builder, handles, numbers
+from spikecal.graph.lowering.values import Dim, Ref, Refusal, example_size, find
 from spikecal.graph.ops import AdaptiveAvgPool, AvgPool, MaxPool, Reduce, Spike, Upsample
-from spikecal.graph.values import Dim, Ref, Refusal, example_size, find
 
 ADAPTIVE_HINT = "replace it with a max-pool of a fixed kernel or with an adaptive average pool"
 RELU_HINT = "replace it with ReLU, ReLU6 or Hardtanh(0, c) and fine-tune"

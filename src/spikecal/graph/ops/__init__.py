@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Self
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spikecal.graph.op import Op, Shapes, State, frozen, is_channel, require
-from spikecal.graph.ops_linear import Add, ChannelAffine, Conv, ConvTranspose, Linear
-from spikecal.graph.ops_local import AdaptiveAvgPool, AvgPool, MaxPool, Reduce, Upsample
-from spikecal.graph.ops_shape import Cat, Flatten, Pad, Permute, Reshape, Slice
+from spikecal.graph.ops.base import Op, Shapes, State, frozen, is_channel, require
+from spikecal.graph.ops.linear import Add, ChannelAffine, Conv, ConvTranspose, Linear
+from spikecal.graph.ops.pooling import AdaptiveAvgPool, AvgPool, MaxPool, Reduce, Upsample
+from spikecal.graph.ops.shape import Cat, Flatten, Pad, Permute, Reshape, Slice
 from spikecal.neurons import NEURONS, Cells, IntegrateAndFire, Neuron
 
 __all__ = [

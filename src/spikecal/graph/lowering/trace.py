@@ -330,4 +330,4 @@ def _title(root: nn.Module, node: fx.Node) -> str:
 
 
 def _is_user_code(filename: str) -> bool:
-    return not filename.startswith((TORCH_FOLDER, str(Path(__file__).parent), "<"))
+    return not filename.startswith((TORCH_FOLDER, str(Path(__file__).parents[1]), "<"))

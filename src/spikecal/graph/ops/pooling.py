@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from spikecal.errors import DataError
-from spikecal.graph.op import Op, Shapes, State, integers, require
+from spikecal.graph.ops.base import Op, Shapes, State, integers, require
 from spikecal.graph.sizes import Size, check_size, evaluate_size
 
 

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.nn.modules import batchnorm
 from torch.nn.modules import conv as convolutions
 
-from spikecal.graph.build import Builder, handles, numbers
+from spikecal.graph.lowering.build import Builder, handles, numbers
+from spikecal.graph.lowering.values import Dim, Ref, Refusal
 from spikecal.graph.ops import Add, Conv, ConvTranspose, Linear, Pad
-from spikecal.graph.values import Dim, Ref, Refusal
 
 NO_STATISTICS = "give it running statistics (track_running_stats=True) and train on, or replace it"
 

@@ -9,9 +9,9 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from spikecal.graph.build import unique
-from spikecal.graph.trace import Like, Traced
-from spikecal.graph.values import find
+from spikecal.graph.lowering.build import unique
+from spikecal.graph.lowering.trace import Like, Traced
+from spikecal.graph.lowering.values import find
 
 NAMESPACES: tuple[Any, ...] = (F, torch, torch._C._nn, operator, builtins)
 SHORT_NAMES = {"iadd": "add", "isub": "sub", "imul": "mul", "truediv": "div", "itruediv": "div", "getitem": "slice"}

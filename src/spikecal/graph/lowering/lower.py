@@ -10,19 +10,19 @@ import torch
 from torch import Tensor, fx, nn
 
 from spikecal.errors import ConversionError, first_line
-from spikecal.graph import handlers_linear, handlers_local, handlers_shape
-from spikecal.graph.build import CALLS, MODULES, Builder, Handler
 from spikecal.graph.graph import Graph
 from spikecal.graph.head import build_head, check_keep
+from spikecal.graph.lowering.build import CALLS, MODULES, Builder, Handler
+from spikecal.graph.lowering.handlers import linear, pooling, shape
+from spikecal.graph.lowering.prepare import Working, prepare, relative_error
+from spikecal.graph.lowering.sites import call_name, describe, live_nodes, module_at, name_sites
+from spikecal.graph.lowering.trace import Like, Traced, Untraceable, trace
+from spikecal.graph.lowering.values import Dim, Lost, Ref, Refusal, find, replace
 from spikecal.graph.passes import run_passes
-from spikecal.graph.prepare import Working, prepare, relative_error
-from spikecal.graph.sites import call_name, describe, live_nodes, module_at, name_sites
-from spikecal.graph.trace import Like, Traced, Untraceable, trace
-from spikecal.graph.values import Dim, Lost, Ref, Refusal, find, replace
 
 logger = logging.getLogger(__name__)
 
-HANDLERS = (handlers_linear, handlers_local, handlers_shape)  # importing them fills the tables
+HANDLERS = (linear, pooling, shape)  # importing them fills the tables
 
 SIZE_ARITHMETIC = (
     operator.add, operator.sub, operator.mul, operator.floordiv, operator.neg, operator.getitem, operator.iadd,

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import padding as paddings
 
-from spikecal.graph.build import Builder, handles, numbers
+from spikecal.graph.lowering.build import Builder, handles, numbers
+from spikecal.graph.lowering.values import Dim, Ref, Refusal, example_size
 from spikecal.graph.ops import Cat, Flatten, Pad, Permute, Reshape, Slice
-from spikecal.graph.ops_shape import WHOLE
-from spikecal.graph.values import Dim, Ref, Refusal, example_size
+from spikecal.graph.ops.shape import WHOLE
 
 MAX_RUNS = 64  # slices that one selection of channels may become
 BATCH_HINT = "keep dimension 0 the batch, written as x.size(0), x.shape[0] or -1"

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from spikecal.graph.graph import Graph, Node
-from spikecal.graph.layout import layout
+from spikecal.graph.lowering.layout import layout
+from spikecal.graph.lowering.values import Dim, Ref, Refusal
 from spikecal.graph.ops import ChannelAffine, Input, Op, Reshape, Spike
 from spikecal.graph.sizes import Size
-from spikecal.graph.values import Dim, Ref, Refusal
 
 Handler = Callable[..., Any]
 

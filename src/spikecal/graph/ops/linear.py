@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spikecal.graph.op import Op, Shapes, State, integers, require
+from spikecal.graph.ops.base import Op, Shapes, State, integers, require
 
 
 class Conv(Op):

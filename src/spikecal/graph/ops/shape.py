@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from spikecal.graph.op import Op, Shapes, integers, require
+from spikecal.graph.ops.base import Op, Shapes, integers, require
 from spikecal.graph.sizes import Size, check_size, evaluate_size
 
 

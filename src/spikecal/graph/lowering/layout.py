@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from spikecal.graph.lowering.values import Ref
 from spikecal.graph.ops import (
     AdaptiveAvgPool,
     Add,
@@ -23,8 +24,7 @@ from spikecal.graph.ops import (
     Spike,
     Upsample,
 )  # fmt: skip
-from spikecal.graph.ops_shape import WHOLE
-from spikecal.graph.values import Ref
+from spikecal.graph.ops.shape import WHOLE
 
 Sources = list[int | None]  # for each dimension of the result, the dimension of the first input that it is
 

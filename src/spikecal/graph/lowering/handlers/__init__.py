@@ -1,0 +1,1 @@
+"""How each of PyTorch's operations is lowered."""
