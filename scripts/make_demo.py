@@ -17,8 +17,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from spikecal.analysis.evaluate import accuracy
-from spikecal.data.demo import SHEETS, pack
 from spikecal.data.prepare import Loader
+from spikecal.data.sets.demo import SHEETS, pack
 from spikecal.data.sources import Data, data_root, load_data, subset
 from spikecal.files import write_whole
 from spikecal.training.export import export_weights, training_facts, write_card

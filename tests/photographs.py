@@ -7,8 +7,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 import spikecal
 from spikecal.calibration.threshold import MaxAct
 from spikecal.data.card import Card
-from spikecal.data.demo import load_demo
 from spikecal.data.prepare import prepare
+from spikecal.data.sets.demo import load_demo
 from spikecal.pipeline import Pipeline
 
 

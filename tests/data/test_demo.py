@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spikecal.data.demo import demo_folder, load_demo, pack, unpack
+from spikecal.data.sets.demo import demo_folder, load_demo, pack, unpack
 from spikecal.data.sources import load_data
 from spikecal.errors import DataError
 

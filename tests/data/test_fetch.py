@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from serving import Site, serve
 
-from spikecal.data import cifar10, cifar100, fashion_mnist
 from spikecal.data.download import Checksum
+from spikecal.data.sets import cifar10, cifar100, fashion_mnist
 from spikecal.data.sources import load_data
 from spikecal.errors import DataError
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from spikecal.data import cifar10, cifar100
+from spikecal.data.sets import cifar10, cifar100
 from spikecal.data.sources import Data, data_root, load_data, subset
 from spikecal.errors import ConfigError, DataError
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import spikecal
 from spikecal import ConfigError, Distilled, Inversion
 from spikecal.data.card import Card
-from spikecal.data.demo import load_demo
 from spikecal.data.prepare import prepare
+from spikecal.data.sets.demo import load_demo
 from spikecal.data.sources import load_data
 from spikecal.distillation.distill import _batch, _labels, _parts
 from spikecal.distillation.inversion import _loss, bounds, mixed, moved, noise, total_variation

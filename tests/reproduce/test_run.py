@@ -17,7 +17,7 @@ import spikecal
 from spikecal.calibration import cache
 from spikecal.cli.main import main
 from spikecal.cli.reproduce import _way_out
-from spikecal.data.cifar10 import BINARY_FOLDER
+from spikecal.data.sets.cifar10 import BINARY_FOLDER
 from spikecal.reproduce import cells
 from spikecal.reproduce.run import make_plan, pending, run
 from spikecal.reproduce.sizes import PAPER, Sizes

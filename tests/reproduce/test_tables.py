@@ -15,8 +15,8 @@ from reproduce.conftest import Reproduce
 import spikecal
 from spikecal.calibration.calibrators import Calibrator
 from spikecal.cli.main import main
-from spikecal.data.demo import load_demo
 from spikecal.data.prepare import prepare
+from spikecal.data.sets.demo import load_demo
 from spikecal.data.sources import load_data, subset
 from spikecal.reproduce.claims import Gain, LostByBN
 from spikecal.reproduce.paper import paper_tables

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from spikecal.data.cifar10 import BINARY_FOLDER, load_cifar10
-from spikecal.data.demo import load_demo
+from spikecal.data.sets.cifar10 import BINARY_FOLDER, load_cifar10
+from spikecal.data.sets.demo import load_demo
 from spikecal.zoo.models import load_model
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "make_demo.py"

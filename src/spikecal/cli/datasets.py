@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from spikecal.data.download import Report
     from spikecal.data.images import Images
-    from spikecal.data.known import KnownSet
+    from spikecal.data.sets.known import KnownSet
 
 BATCH = 64
 
@@ -31,7 +31,7 @@ def datasets(context: typer.Context, data_root: DataRoot = None, json: Json = Fa
     if context.invoked_subcommand is not None:
         context.obj = data_root
         return
-    from spikecal.data.known import KNOWN
+    from spikecal.data.sets.known import KNOWN
     from spikecal.data.sources import data_root as default_root
 
     root = data_root or default_root()
@@ -76,7 +76,7 @@ def get(
     data_root: DataRoot = None,
 ) -> None:
     """Fetch a set; it appears whole and verified, or not at all. Killed, the same command goes on."""
-    from spikecal.data.known import KNOWN
+    from spikecal.data.sets.known import KNOWN
     from spikecal.data.sources import data_root as default_root
 
     root = data_root or context.obj or default_root()

@@ -11,9 +11,9 @@ from torch import Tensor
 from spikecal.data.arrays import from_arrays, from_labels, load_npz
 from spikecal.data.factory import call, is_factory, load_factory
 from spikecal.data.folder import load_folder
-from spikecal.data.imagenet import load_imagenet
 from spikecal.data.images import Data, Images, subset
-from spikecal.data.known import KNOWN
+from spikecal.data.sets.imagenet import load_imagenet
+from spikecal.data.sets.known import KNOWN
 from spikecal.errors import DataError
 
 __all__ = ["Data", "Images", "data_root", "load_data", "runs_code", "subset"]

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 
 from spikecal.data.images import data_fingerprint
-from spikecal.data.known import KNOWN
+from spikecal.data.sets.known import KNOWN
 from spikecal.data.sources import Data, data_root, load_data
 from spikecal.distillation.distill import IMAGES, distill
 from spikecal.distillation.inversion import Inversion, noise

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from spikecal.clock import fastest
 from spikecal.data.card import Card
 from spikecal.data.images import Unreadable, data_fingerprint, readable
-from spikecal.data.known import KNOWN, WHOLE
 from spikecal.data.prepare import Prepared
+from spikecal.data.sets.known import KNOWN, WHOLE
 from spikecal.data.sources import Data, data_root, load_data
 from spikecal.errors import ConfigError, refuse_unreadable
 from spikecal.graph.graph import Graph, describe

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spikecal.data import cifar10
 from spikecal.data.card import Card
 from spikecal.data.factory import call, is_factory, load_factory
+from spikecal.data.sets import cifar10
 from spikecal.errors import ConfigError
 from spikecal.zoo import imagenet
 from spikecal.zoo.cifar import VGG16, ResNet

@@ -12,9 +12,9 @@ from typing import Any, get_args
 from torch import nn
 
 from spikecal import vision
-from spikecal.data import cifar10, imagenet
 from spikecal.data.card import Card, Interpolation
 from spikecal.data.factory import call
+from spikecal.data.sets import cifar10, imagenet
 from spikecal.errors import ConfigError, first_line
 from spikecal.zoo.hub import NotFetched, from_hugging_face, from_pytorchcv, from_torch_hub, only_weights, unreachable
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from spikecal.data import cifar10, cifar100, demo, fashion_mnist, imagenet
 from spikecal.data.download import Report
 from spikecal.data.folder import class_folders, image_files
 from spikecal.data.images import Copy, Data
+from spikecal.data.sets import cifar10, cifar100, demo, fashion_mnist, imagenet
 
 IMAGENET = "imagenet"  # its folder under the data root
 WHOLE = {"demo": "cifar10"}  # what a set is a part of

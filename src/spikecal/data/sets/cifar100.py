@@ -4,8 +4,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from spikecal.data.cifar import Binary
 from spikecal.data.download import Checksum, Report, fetch_first
+from spikecal.data.sets.cifar import Binary
 
 NAMES = """
 apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle

