@@ -48,9 +48,19 @@ class Pipeline:
         return "floor" if self.rounding == "floor" else "round"
 
     @property
+    def calibrators(self) -> list[Calibrator]:
+        """Those of all sweeps, in order."""
+        return [calibrator for sweep in self.sweeps for calibrator in sweep]
+
+    @property
+    def learns(self) -> bool:
+        """Whether weights are calibrated; the ANN is then no longer in the network."""
+        return any(isinstance(calibrator, Weights) for calibrator in self.calibrators)
+
+    @property
     def images(self) -> int:
         """How many images all of it looks at."""
-        return max([self.threshold.images, *(c.images for sweep in self.sweeps for c in sweep)])
+        return max([self.threshold.images, *(calibrator.images for calibrator in self.calibrators)])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as in TOML and in files."""
@@ -106,7 +116,11 @@ def _are_sweeps(sweeps: Any) -> bool:
 
 
 def _plain(part: Threshold | Calibrator, kinds: dict[str, Any]) -> dict[str, Any]:
-    kind = next(name for name, cls in kinds.items() if type(part) is cls)
+    kind = next((name for name, cls in kinds.items() if type(part) is cls), None)
+    if kind is None:
+        raise ConfigError(
+            f"{type(part).__name__} cannot be stored: it is not part of spikecal ({', '.join(kinds)} are)"
+        )
     return {"kind": kind, **dataclasses.asdict(part)}
 
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from spikecal.analysis.energy import Energy, EnergyMeter
-from spikecal.calibration.calibrators import Weights
 from spikecal.calibration.images import is_list_of_batches
 from spikecal.errors import ConfigError, DataError
 from spikecal.graph.graph import Graph
@@ -193,7 +192,7 @@ def original(snn: SpikingNetwork, pipeline: dict[str, Any] | None = None) -> Gra
     Thresholds, potentials and biases of neurons mean nothing to the ANN; the calibrated bias of an output is removed.
     """
     pipeline = snn.origin.pipelines.get(snn.T) if pipeline is None else pipeline
-    if pipeline is None or any(isinstance(c, Weights) for sweep in Pipeline.from_dict(pipeline).sweeps for c in sweep):
+    if pipeline is None or Pipeline.from_dict(pipeline).learns:
         return None
     graph = snn.graph.clone()
     for node in graph.nodes.values():

@@ -58,7 +58,7 @@ class Source:
         for name, preset in PRESETS.items():
             if _bare(preset) == _bare(self.pipeline):
                 return name.upper()
-        parts = [part.label for sweep in self.pipeline.sweeps for part in sweep]
+        parts = [part.label for part in self.pipeline.calibrators]
         return " + ".join(parts) if parts else "thresholds only"
 
     @property
@@ -66,7 +66,7 @@ class Source:
         """Whether weights were calibrated, which is a training of its own; None where that is not known."""
         if self.pipeline is None:
             return None
-        return any(isinstance(part, Weights) for sweep in self.pipeline.sweeps for part in sweep)
+        return self.pipeline.learns
 
     @property
     def kept(self) -> bool:

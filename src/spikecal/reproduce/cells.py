@@ -204,7 +204,7 @@ def timing(cell: Cell, subject: Subject, progress: Progress, memory: int | None)
     calibration, _ = subject.calibration(cell.pipeline.images, cell.seed)
     settings: dict[str, Any] = {"T": cell.T, "pipeline": cell.pipeline, "seed": cell.seed, "memory": memory}
     result = convert(subject.network, calibration, progress=progress, **settings)
-    used = min(max(c.images for sweep in cell.pipeline.sweeps for c in sweep), len(calibration))
+    used = min(max(c.images for c in cell.pipeline.calibrators), len(calibration))
     images = subject.example(min(MEASURED, used))
     graph = result.snn.graph  # as ANN: batch normalisation folded, channels-last
     rounds = []

@@ -11,7 +11,7 @@ from spikecal.reproduce.cells import Cell, machine, same_for_every_seed
 from spikecal.reproduce.detectors import DetectorSubject
 from spikecal.reproduce.paper import own_lines, paper_tables, same_blocks
 from spikecal.reproduce.run import Plan
-from spikecal.reproduce.sizes import DETECTION_IMAGES, PAPER, learns
+from spikecal.reproduce.sizes import DETECTION_IMAGES, PAPER
 from spikecal.reproduce.subjects import Subject
 from spikecal.reproduce.tables import SOURCES
 from spikecal.zoo.detectors import body_of
@@ -103,7 +103,7 @@ def _of_many_steps(plan: Plan) -> list[str]:
         if sizes.long_images is not None:
             words += f", {sizes.long_images:,} test images"
         measured = [row.pipeline for row in table.rows if sizes.has(row.pipeline, T)]
-        if any(c.images > sizes.long_calibration for p in measured for sweep in p.sweeps for c in sweep):
+        if any(c.images > sizes.long_calibration for p in measured for c in p.calibrators):
             words += f", calibrated on {sizes.long_calibration:,} images"
         said.append(words + ".")
     left = [row.label for row in table.rows if not all(sizes.has(row.pipeline, T) for T in plan.T)]
@@ -142,7 +142,7 @@ def _of_data(plan: Plan, subject: Subject | DetectorSubject) -> list[str]:
 
 def _chosen(rows: Sequence[Pipeline], available: int) -> str:
     """What a seed decides where thresholds see all images: `32 or 64 for bias`."""
-    calibrators = [c for pipeline in rows for sweep in pipeline.sweeps for c in sweep]
+    calibrators = [c for pipeline in rows for c in pipeline.calibrators]
     fewer = sorted({(c.label, c.images) for c in calibrators if c.images < available})
     labels = dict.fromkeys(label for label, _ in fewer)
     said = [f"{' or '.join(f'{n:,}' for of, n in fewer if of == label)} for {label}" for label in labels]
@@ -153,7 +153,7 @@ def _chosen(rows: Sequence[Pipeline], available: int) -> str:
 
 def _of_size(plan: Plan) -> list[str]:
     table, sizes = plan.table, plan.sizes
-    learned = any(learns(row.pipeline) for row in table.rows)
+    learned = any(row.pipeline.learns for row in table.rows)
     short = not plan.T or any(not sizes.is_long(table, T) for T in plan.T)
     said = []
     if (missing := [T for T in table.T if T not in plan.T]) and table.name != "samples":  # its T is ours anyway

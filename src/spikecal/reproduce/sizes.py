@@ -45,7 +45,7 @@ class Sizes:
 
     def has(self, pipeline: Pipeline, T: int) -> bool:
         """Whether a row of this pipeline is measured for so many steps."""
-        return self.weights_to is None or T <= self.weights_to or not learns(pipeline)
+        return self.weights_to is None or T <= self.weights_to or not pipeline.learns
 
     def of(self, pipeline: Pipeline, table: "Table", T: int) -> Pipeline:
         """A row's pipeline in this size; where the numbers of images are what a table is about, they stay."""
@@ -57,11 +57,6 @@ class Sizes:
         if not table.own_images:
             changed = _fewer(changed, Weights, self.weights)
         return _fewer(changed, Calibrator, self.long_calibration) if self.is_long(table, T) else changed
-
-
-def learns(pipeline: Pipeline) -> bool:
-    """Whether weights are calibrated in it."""
-    return any(isinstance(calibrator, Weights) for sweep in pipeline.sweeps for calibrator in sweep)
 
 
 def _fewer(pipeline: Pipeline, kind: type[Calibrator], most: int) -> Pipeline:
