@@ -33,7 +33,7 @@ def findings(sources: Sequence[Source], networks: Sequence[Facts], near: float) 
         *(_gap([n for n in networks if n["original"] == of], near) for of in originals),
         _mostly_dead(networks),
         _worse(networks),
-        _refused(networks),
+        _remarks(networks),
         _energy(networks),
         _few_tested(networks),
         _seen(networks),
@@ -193,13 +193,13 @@ def _worse(networks: Sequence[Facts]) -> Finding | None:
     return _finding("note", f"Calibration raised the error of {_layers(places)}", text, todo, places)
 
 
-def _refused(networks: Sequence[Facts]) -> Finding | None:
+def _remarks(networks: Sequence[Facts]) -> Finding | None:
     order = sorted(networks, key=lambda n: -n["T"])
     places = [(n, row) for n in order for row in n["layers"] if row.get("notes")]
     if not places:
         return None
     text = f"{places[0][1]['name']}: {places[0][1]['notes'][0]}."
-    todo = "Nothing has to be done: what was there before was kept. The opened rows of these layers say it for each."
+    todo = "Nothing has to be done. The opened rows of these layers say it for each."
     return _finding("note", f"Remarks of the calibration on {_layers(places)}", text, todo, places)
 
 
