@@ -6,18 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spikecal.cli import options
-from spikecal.cli.console import duration, show_json, show_table, size
+from spikecal.cli.console import show_json, show_table
 from spikecal.errors import ConfigError, ConversionError, SpikecalError
+from spikecal.tasks.outcome import duration, size
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from spikecal.data.card import Card
     from spikecal.graph.stages import Stage
     from spikecal.pipeline import Pipeline
     from spikecal.snn.execute import Shapes
-
-TIMED, TIMED_LARGE = 16, 2  # images of the pass that the estimate of the time comes from; a detector's are large
 
 
 def check(
@@ -59,22 +55,6 @@ def _check_file(path: Path, json: bool) -> None:
     typer.echo(f"T = {', '.join(map(str, found['T']))}; {found['nodes']} operations; {size(found['bytes'])} in all")
 
 
-def _part(model: str, task: str | None, name: str) -> "tuple[nn.Module, Card, Pipeline, int]":
-    """What would be converted, what it takes, the pipeline of that name for it, and how many images are timed."""
-    from spikecal.data.card import Card
-    from spikecal.detection.spiking import IMAGES
-    from spikecal.pipeline import resolve
-    from spikecal.zoo.detectors import body_of, build_detector
-    from spikecal.zoo.models import build_model
-
-    if not options.is_detection(model, task):
-        return *build_model(model), resolve(name), TIMED
-    detector = build_detector(model)
-    transform: Any = detector.transform
-    card = Card(name=model, size=(min(transform.min_size), transform.max_size))
-    return body_of(detector), card, options.configured(name, None, IMAGES, None, None, None, None), TIMED_LARGE
-
-
 def _check_model(
     model: str,
     input_size: tuple[int, int] | None,
@@ -87,10 +67,12 @@ def _check_model(
     from spikecal.clock import fastest
     from spikecal.graph.lower import lower
     from spikecal.graph.stages import partition, with_joints
+    from spikecal.pipeline import resolve
     from spikecal.snn.execute import shapes_of
+    from spikecal.tasks.choose import task_of_model
     from spikecal.zoo.models import random_images
 
-    network, card, pipeline, timed = _part(model, task, name)
+    network, card, pipeline, timed = task_of_model(model, task).part(model, resolve(name))
     if input_size is not None and min(input_size) < 1:
         raise ConfigError(f"--size is a height and a width in pixels, not {input_size[0]} and {input_size[1]}")
     height, width = input_size or card.size or (0, 0)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from spikecal.cli.console import bars, show_json, show_table
-from spikecal.cli.options import DataRoot, Json, Strict, tell_unreadable, unreadable_facts
+from spikecal.cli.console import bars, show_json, show_parts, show_table
+from spikecal.cli.options import DataRoot, Json, Strict
 from spikecal.errors import DataError, refuse_unreadable
+from spikecal.tasks.outcome import unreadable_facts, unreadable_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,7 +149,7 @@ def check(
         typer.echo(f"{data}, {split}: {len(found) - len(unreadable):,} images, {of}{floating}")
         for sentence in [] if boxes is None else boxes.faults.sentences():
             typer.echo(sentence, err=True)
-        tell_unreadable(unreadable, and_so="")
+        show_parts(unreadable_lines(unreadable, and_so=""))
     if strict:
         refuse_unreadable(data, unreadable if boxes is None else {**boxes.faults.left_out, **unreadable})
 
