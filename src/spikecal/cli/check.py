@@ -1,7 +1,7 @@
 """`spikecal check`: what a network would become, or what is in a file, without converting anything."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -9,11 +9,6 @@ from spikecal.cli import options
 from spikecal.cli.console import show_json, show_table
 from spikecal.errors import ConfigError, ConversionError, SpikecalError
 from spikecal.tasks.outcome import duration, size
-
-if TYPE_CHECKING:
-    from spikecal.graph.stages import Stage
-    from spikecal.pipeline import Pipeline
-    from spikecal.snn.execute import Shapes
 
 
 def check(
@@ -64,11 +59,8 @@ def _check_model(
     task: str | None,
     json: bool,
 ) -> None:
-    from spikecal.clock import fastest
-    from spikecal.graph.lower import lower
-    from spikecal.graph.stages import partition, with_joints
+    from spikecal.analysis.estimate import estimate
     from spikecal.pipeline import resolve
-    from spikecal.snn.execute import shapes_of
     from spikecal.tasks.choose import task_of_model
     from spikecal.zoo.models import random_images
 
@@ -80,7 +72,7 @@ def _check_model(
         raise ConfigError(f"{model} does not say its input size: give --size H W")
     images = random_images(network, card, timed, (height, width))
     try:
-        graph = with_joints(lower(network, (images[:2],), keep))
+        found = estimate(network, images, keep, T, pipeline)
     except ConversionError as error:
         refused = [{"layer": e.layer, "found": e.found, "hint": e.hint} for e in (error, *error.others)]
         if json:
@@ -90,58 +82,19 @@ def _check_model(
         plural = "s" if len(refused) > 1 else ""
         raise SpikecalError(f"{model} cannot be converted: {len(refused)} place{plural} refused") from error
 
-    stages, shapes = partition(graph), shapes_of(graph, (images,))
-    seconds = fastest(lambda: graph.run(images)) / timed * passes(pipeline, T)
-    needed = peak_bytes(stages, shapes, T, pipeline)
-    table = [_stage_facts(stage, shapes) for stage in stages]
     if json:
-        estimate = {"T": T, "pipeline": name, "seconds": seconds, "bytes": needed}
-        show_json({"model": model, "converts": True, "input": [height, width], "stages": table, "estimate": estimate})
+        guess = {"T": T, "pipeline": name, "seconds": found.seconds, "bytes": found.bytes}
+        show_json(
+            {"model": model, "converts": True, "input": [height, width], "stages": found.stages, "estimate": guess}
+        )
         return
     rows = [
         (f["stage"], f["kind"], ", ".join(f["operations"]), "×".join(map(str, f["shape"])), f"{f['parameters']:,}")
-        for f in table
+        for f in found.stages
     ]
     show_table(f"{model}: converts", ("stage", "kind", "operations", ">shape", ">parameters"), rows)
     typer.echo(
-        f"{len(stages)} stages; {name} at T = {T} would take about {duration(seconds)} and {size(needed)} of memory "
-        f"for {pipeline.images:,} images of {height}×{width} (less memory: it goes to disk)"
+        f"{len(rows)} stages; {name} at T = {T} would take about {duration(found.seconds)} and "
+        f"{size(found.bytes)} of memory for {pipeline.images:,} images of {height}×{width} "
+        f"(less memory: it goes to disk)"
     )
-
-
-def passes(pipeline: "Pipeline", T: int) -> float:
-    """The work of a conversion in passes of the ANN over one image: thresholds, sweeps, iterations."""
-    from spikecal.phases import MEASURED, image_passes
-
-    sweeps = pipeline.sweeps or ((),)
-    images = [max((c.images for c in sweep), default=MEASURED) for sweep in sweeps]
-    return pipeline.threshold.images + sum(map(image_passes, sweeps, images, [T] * len(sweeps)))
-
-
-def peak_bytes(stages: list["Stage"], shapes: "Shapes", T: int, pipeline: "Pipeline") -> int:
-    """The most that lives at once between stages: floats of the ANN, a bit a spike, a float a step at a joint."""
-    from math import prod
-
-    from spikecal.graph.stages import last_uses
-    from spikecal.phases import MEASURED
-
-    images = max((c.images for sweep in pipeline.sweeps for c in sweep), default=MEASURED)
-    live: dict[str, int] = {}
-    peak = 0
-    for stage, freed in zip(stages, last_uses(stages), strict=True):
-        count = prod(shapes[stage.name][1:]) * images
-        live[stage.name] = 4 * count + (T * count // 8 if stage.spiking else 4 * T * count)
-        peak = max(peak, sum(live.values()))
-        for name in freed:
-            live.pop(name, None)
-    return peak
-
-
-def _stage_facts(stage: "Stage", shapes: "Shapes") -> dict[str, Any]:
-    return {
-        "stage": stage.name,
-        "kind": stage.kind,
-        "operations": [type(node.op).__name__ for node in stage.nodes],
-        "shape": list(shapes[stage.name][1:]),
-        "parameters": sum(tensor.numel() for node in stage.nodes for tensor in node.op.tensors().values()),
-    }

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from spikecal.detection.sources import KINDS
 from spikecal.errors import ConfigError
 from spikecal.tasks.classification import Classification
 from spikecal.tasks.detection import Detection
@@ -9,6 +10,11 @@ from spikecal.tasks.task import Task
 from spikecal.zoo.detectors import is_detector
 
 TASKS: dict[str, Task] = {"classify": Classification(), "detect": Detection()}
+
+
+def task_of_data(data: str) -> Task:
+    """The task that a set of images is for."""
+    return TASKS["detect" if data.partition(":")[0] in KINDS else "classify"]
 
 
 def task_of_model(model: str, named: str | None) -> Task:

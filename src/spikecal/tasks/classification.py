@@ -15,7 +15,7 @@ from spikecal.conversion import convert
 from spikecal.data.card import Card
 from spikecal.data.images import Data, Unreadable, readable
 from spikecal.data.prepare import Prepared
-from spikecal.data.sources import DISTILLED, chosen_data, subset
+from spikecal.data.sources import DISTILLED, chosen_data, load_data, subset
 from spikecal.detection.sources import KINDS
 from spikecal.distillation.distill import Distilled, distill
 from spikecal.distillation.inversion import Losses
@@ -43,7 +43,7 @@ from spikecal.tasks.outcome import (
 from spikecal.tasks.pages import Written, report_result
 from spikecal.tasks.requests import Conversion, Evaluation, Reporting, Training
 from spikecal.tasks.summary import measure, records_table, steps_table, summary_table
-from spikecal.tasks.task import Looked, Part, Say
+from spikecal.tasks.task import Labelled, Looked, Part, Say
 from spikecal.zoo.models import build_model, load_model, random_images
 
 TIMED = 16  # images of the pass that the estimate of the time comes from
@@ -52,6 +52,11 @@ FOLDER = "distilled"  # in the working directory of a conversion
 
 class Classification:
     """The task of a network that gives one row of classes for an image."""
+
+    def labelled(self, data: str, split: str, root: Path | None) -> Labelled:
+        """A set with a class for every image, or none."""
+        found = load_data(data, split, root)
+        return Labelled(found, None if found.labels is None else int(found.labels.unique().numel()))
 
     def part(self, model: str, pipeline: Pipeline) -> Part:
         """The whole network."""

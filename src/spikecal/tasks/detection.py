@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from spikecal.data.card import Card
-from spikecal.data.images import Unreadable
+from spikecal.data.images import Data, Unreadable
 from spikecal.detection import spiking
 from spikecal.detection.boxes import BoxData
 from spikecal.detection.labels import check_labels
@@ -36,7 +36,7 @@ from spikecal.tasks.outcome import (
 )
 from spikecal.tasks.pages import Written, carried, write_report
 from spikecal.tasks.requests import Conversion, Evaluation, Reporting, Training
-from spikecal.tasks.task import Looked, Part, Say
+from spikecal.tasks.task import Labelled, Looked, Part, Say
 from spikecal.zoo.detectors import body_of, build_detector, is_detector, load_detector
 
 TIMED = 2  # images of the pass that the estimate of the time comes from: they are large
@@ -44,6 +44,14 @@ TIMED = 2  # images of the pass that the estimate of the time comes from: they a
 
 class Detection:
     """The task of one of torchvision's detectors; its body is what is converted."""
+
+    def labelled(self, data: str, split: str, root: Path | None) -> Labelled:
+        """A set with boxes."""
+        found = boxes(data, split)
+        faults = found.faults
+        facts = {"boxes": sum(len(target.boxes) for target in found.targets), "faults": faults.to_dict()}
+        images = Data(name=data, images=found.images)
+        return Labelled(images, len(found.classes), facts, faults.sentences(), faults.left_out)
 
     def part(self, model: str, pipeline: Pipeline) -> Part:
         """The body of a detector, for images of the size that the detector makes them."""

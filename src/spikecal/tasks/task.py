@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import nn
 
 from spikecal.data.card import Card
-from spikecal.data.images import Unreadable
+from spikecal.data.images import Data, Unreadable
 from spikecal.pipeline import Pipeline
 from spikecal.progress import Progress
 from spikecal.report.content import NOTHING
@@ -39,8 +39,22 @@ class Part(NamedTuple):
     timed: int
 
 
+@dataclass(frozen=True)
+class Labelled:
+    """Images of a set, and what is known of their labels. `faults` are told; `left_out` are files with some."""
+
+    images: Data
+    classes: int | None
+    facts: dict[str, Any] = field(default_factory=dict)
+    faults: Sequence[str] = ()
+    left_out: Unreadable = field(default_factory=dict)
+
+
 class Task(Protocol):
     """What networks do: classification, detection."""
+
+    def labelled(self, data: str, split: str, root: Path | None) -> Labelled:
+        """A set of images for this task."""
 
     def part(self, model: str, pipeline: Pipeline) -> Part:
         """What would be converted of a model, which is built without trained weights."""
