@@ -14,7 +14,7 @@ from spikecal.detection import spiking
 from spikecal.detection.boxes import BoxData
 from spikecal.detection.labels import check_labels
 from spikecal.detection.precision import Precision, evaluate
-from spikecal.detection.sources import KINDS
+from spikecal.detection.sources import KINDS, chosen_boxes, load_boxes
 from spikecal.errors import ConfigError, DataError, refuse_unreadable
 from spikecal.pipeline import Pipeline
 from spikecal.progress import Progress
@@ -22,7 +22,7 @@ from spikecal.report.content import NOTHING
 from spikecal.report.detections import look_at_detector
 from spikecal.report.source import Source, from_result
 from spikecal.snn.file import inspect
-from spikecal.tasks.detector_training import boxes, faults, train_detector
+from spikecal.tasks.detector_training import train_detector
 from spikecal.tasks.outcome import (
     Line,
     Outcome,
@@ -47,7 +47,7 @@ class Detection:
 
     def labelled(self, data: str, split: str, root: Path | None) -> Labelled:
         """A set with boxes."""
-        found = boxes(data, split)
+        found = load_boxes(data, split)
         faults = found.faults
         facts = {"boxes": sum(len(target.boxes) for target in found.targets), "faults": faults.to_dict()}
         images = Data(name=data, images=found.images)
@@ -66,7 +66,7 @@ class Detection:
             raise ConfigError("--keep is not for detectors: all but the body stays analog")
         if asked.data == "distilled":
             raise ConfigError("images are not distilled from detectors: give --data voc:PATH or --data coco:PATH")
-        detector, images = load_detector(asked.model, asked.weights), boxes(asked.data, "train")
+        detector, images = load_detector(asked.model, asked.weights), chosen_boxes(asked.data, "train")
         check_labels(asked.model, detector, asked.weights, images)
         if asked.strict:
             refuse_unreadable(images.name, images.faults.left_out)
@@ -97,8 +97,8 @@ class Detection:
         facts |= {} if page is None else {"report": page.facts()}
         facts |= {} if held_out is None else {"test_faults": held_out.faults.to_dict()}
         facts |= {"faults": images.faults.to_dict(), "unreadable": unreadable_facts(unreadable)}
-        parts: list[Table | Line] = [*asides(faults(images))]
-        parts += asides([] if held_out is None else faults(held_out, "test images"))
+        parts: list[Table | Line] = [*asides(images.told())]
+        parts += asides([] if held_out is None else held_out.told("test images"))
         parts += precision_tables(str(asked.output), found)
         parts += unreadable_lines(made.unreadable | _unreadable(found))
         parts += asides([f"no summary: {why}"] if why and asked.test > 0 else [])
@@ -125,7 +125,7 @@ class Detection:
         facts: dict[str, Any] = {"file": str(file), "model": model, "task": "detect", "data": test.name}
         facts |= {"precision": {name: one.to_dict() for name, one in found.items()}, "faults": test.faults.to_dict()}
         facts |= {"unreadable": unreadable_facts(unreadable)}
-        parts: list[Table | Line] = [*asides(faults(test)), *precision_tables(str(file), found)]
+        parts: list[Table | Line] = [*asides(test.told()), *precision_tables(str(file), found)]
         parts += unreadable_lines(unreadable)
         return Outcome(facts, parts)
 
@@ -153,7 +153,7 @@ def _measured(
     if asked.test == 0:
         return None, {}, "--test 0"
     try:
-        held_out = boxes(asked.data, "test").sample(asked.test, asked.seed)
+        held_out = chosen_boxes(asked.data, "test").sample(asked.test, asked.seed)
         found = precisions(made.analog, {T: made.at(T) for T in sorted(made.body.networks)}, held_out, progress)
     except DataError as error:
         return None, {}, str(error)
@@ -185,7 +185,7 @@ def _look_at(file: Path, source: Source, model: str, asked: Reporting, progress:
     unreadable = _unreadable(found)
     if asked.strict:
         refuse_unreadable(test.name, unreadable)
-    for sentence in faults(test):
+    for sentence in test.told():
         say(sentence)
     return Looked(source, look_at_detector(source, detector, test, *_apart(found), progress), unreadable)
 
@@ -208,7 +208,7 @@ def report_conversion(
 
 def _test_images(model: str, detector: nn.Module, asked: Evaluation | Reporting) -> BoxData:
     """Images to test a detector on, if they are of what it was trained for."""
-    test = boxes(asked.data, "test").sample(asked.images, asked.seed)
+    test = chosen_boxes(asked.data, "test").sample(asked.images, asked.seed)
     check_labels(model, detector, asked.weights, test)
     if asked.strict:
         refuse_unreadable(test.name, test.faults.left_out)

@@ -31,15 +31,15 @@ def train_detector(asked: Training, progress: Progress | None, say: Say) -> Outc
     model, output = asked.model, asked.output
     name, recipe = asked.recipe_or(detector_recipe(model))
     device = device_of(asked.device)
-    images, test = boxes(asked.data, "train"), boxes(asked.data, "test")
-    held_out = boxes(asked.data, "val").sample(asked.validate, recipe.seed) if asked.validate else None
+    images, test = load_boxes(asked.data, "train"), load_boxes(asked.data, "test")
+    held_out = load_boxes(asked.data, "val").sample(asked.validate, recipe.seed) if asked.validate else None
     torch.manual_seed(recipe.seed)
     network = _untrained(asked, images)
     if asked.strict:
         refuse_unreadable(images.name, images.faults.left_out)
         refuse_unreadable(test.name, test.faults.left_out)
     for part, title in ((images, ""), (test, "test images"), (held_out, "validation images")):
-        for sentence in [] if part is None else faults(part, title):
+        for sentence in [] if part is None else part.told(title):
             say(sentence)
     say(f"{model}: recipe {name}, {recipe.epochs} epochs, lr {recipe.lr:g}, seed {recipe.seed}")
     trained = train(
@@ -79,18 +79,6 @@ def train_detector(asked: Training, progress: Progress | None, say: Say) -> Outc
     last = f"{output}: {size(output.stat().st_size)}, {dtype}, {precision} on {found.images:,} test images{took}"
     more = {"file": str(output), "faults": images.faults.to_dict(), "history": history}
     return Outcome({**facts, **more}, [Line(last)])
-
-
-def boxes(data: str | None, split: str) -> BoxData:
-    """The set with boxes that is named."""
-    if data is None:
-        raise ConfigError("detection needs images with boxes: give --data voc:PATH or --data coco:PATH")
-    return load_boxes(data, split)
-
-
-def faults(data: BoxData, part: str = "") -> list[str]:
-    """What was wrong with a set, or with a part of it."""
-    return [f"{data.name}{part and f', {part}'}: {sentence}" for sentence in data.faults.sentences()]
 
 
 def detector_recipe(model: str) -> str:
