@@ -108,6 +108,11 @@ class Pipeline:
         )
         return dataclasses.replace(self, sweeps=sweeps)
 
+    def with_images(self, count: int) -> "Pipeline":
+        """The same with `count` calibration images for every part."""
+        threshold = dataclasses.replace(self.threshold, images=count)
+        return dataclasses.replace(self, threshold=threshold).changed(Calibrator, images=count)
+
 
 def _are_sweeps(sweeps: Any) -> bool:
     return isinstance(sweeps, tuple) and all(

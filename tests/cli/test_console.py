@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from spikecal.cli.console import Bars, bars, duration, size
+from spikecal.cli.console import Bars, bars
+from spikecal.tasks.outcome import duration, size
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
 import spikecal
-from spikecal.cli.reporting import write_report
-from spikecal.cli.summary import measure
 from spikecal.report.content import NOTHING, Seen
 from spikecal.report.measure import look
 from spikecal.report.source import from_file, from_result
+from spikecal.tasks.pages import write_report
+from spikecal.tasks.summary import measure
 
 LONG = "n" * 60
 

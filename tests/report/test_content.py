@@ -16,8 +16,6 @@ from torch import nn
 import spikecal
 from spikecal.analysis.errors import measure_errors
 from spikecal.analysis.summary import Summary
-from spikecal.cli.reporting import write_report
-from spikecal.cli.summary import measure
 from spikecal.data.card import Card
 from spikecal.data.images import Data
 from spikecal.errors import ConfigError, FileError
@@ -29,6 +27,8 @@ from spikecal.report.source import Source, from_file, from_result, originals_of
 from spikecal.report.spikes import LADDER, choose_samples, outputs_over_time, plan_within
 from spikecal.snn.file import write
 from spikecal.snn.origin import Origin
+from spikecal.tasks.pages import write_report
+from spikecal.tasks.summary import measure
 
 
 def measured(conversion: Conversion, source: Source, ann: nn.Module | None = None) -> Measured:

@@ -13,12 +13,12 @@ from selenium.webdriver.support.select import Select
 from torch import nn
 
 from spikecal import detection
-from spikecal.cli.detect import measured_precision, precisions
-from spikecal.cli.reporting import write_report
 from spikecal.report.content import NOTHING, build
 from spikecal.report.detections import LEAST, Detected, look_at_detector, stops
 from spikecal.report.measure import Measured
 from spikecal.report.source import Source, from_file
+from spikecal.tasks.detection import measured_precision, precisions
+from spikecal.tasks.pages import write_report
 
 STEPS = (2, 6)
 

@@ -1,23 +1,14 @@
 """`spikecal check`: what a network would become, or what is in a file, without converting anything."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from spikecal.cli import options
-from spikecal.cli.console import duration, show_json, show_table, size
+from spikecal.cli.console import show_json, show_table
 from spikecal.errors import ConfigError, ConversionError, SpikecalError
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from spikecal.data.card import Card
-    from spikecal.graph.stages import Stage
-    from spikecal.pipeline import Pipeline
-    from spikecal.snn.execute import Shapes
-
-TIMED, TIMED_LARGE = 16, 2  # images of the pass that the estimate of the time comes from; a detector's are large
+from spikecal.tasks.outcome import duration, size
 
 
 def check(
@@ -59,22 +50,6 @@ def _check_file(path: Path, json: bool) -> None:
     typer.echo(f"T = {', '.join(map(str, found['T']))}; {found['nodes']} operations; {size(found['bytes'])} in all")
 
 
-def _part(model: str, task: str | None, name: str) -> "tuple[nn.Module, Card, Pipeline, int]":
-    """What would be converted, what it takes, the pipeline of that name for it, and how many images are timed."""
-    from spikecal.data.card import Card
-    from spikecal.detection.spiking import IMAGES
-    from spikecal.pipeline import resolve
-    from spikecal.zoo.detectors import body_of, build_detector
-    from spikecal.zoo.models import build_model
-
-    if not options.is_detection(model, task):
-        return *build_model(model), resolve(name), TIMED
-    detector = build_detector(model)
-    transform: Any = detector.transform
-    card = Card(name=model, size=(min(transform.min_size), transform.max_size))
-    return body_of(detector), card, options.configured(name, None, IMAGES, None, None, None, None), TIMED_LARGE
-
-
 def _check_model(
     model: str,
     input_size: tuple[int, int] | None,
@@ -84,13 +59,12 @@ def _check_model(
     task: str | None,
     json: bool,
 ) -> None:
-    from spikecal.clock import fastest
-    from spikecal.graph.lowering.lower import lower
-    from spikecal.graph.stages import partition, with_joints
-    from spikecal.snn.execute import shapes_of
+    from spikecal.analysis.estimate import estimate
+    from spikecal.pipeline import resolve
+    from spikecal.tasks.choose import task_of_model
     from spikecal.zoo.models import random_images
 
-    network, card, pipeline, timed = _part(model, task, name)
+    network, card, pipeline, timed = task_of_model(model, task).part(model, resolve(name))
     if input_size is not None and min(input_size) < 1:
         raise ConfigError(f"--size is a height and a width in pixels, not {input_size[0]} and {input_size[1]}")
     height, width = input_size or card.size or (0, 0)
@@ -98,7 +72,7 @@ def _check_model(
         raise ConfigError(f"{model} does not say its input size: give --size H W")
     images = random_images(network, card, timed, (height, width))
     try:
-        graph = with_joints(lower(network, (images[:2],), keep))
+        found = estimate(network, images, keep, T, pipeline)
     except ConversionError as error:
         refused = [{"layer": e.layer, "found": e.found, "hint": e.hint} for e in (error, *error.others)]
         if json:
@@ -108,58 +82,19 @@ def _check_model(
         plural = "s" if len(refused) > 1 else ""
         raise SpikecalError(f"{model} cannot be converted: {len(refused)} place{plural} refused") from error
 
-    stages, shapes = partition(graph), shapes_of(graph, (images,))
-    seconds = fastest(lambda: graph.run(images)) / timed * passes(pipeline, T)
-    needed = peak_bytes(stages, shapes, T, pipeline)
-    table = [_stage_facts(stage, shapes) for stage in stages]
     if json:
-        estimate = {"T": T, "pipeline": name, "seconds": seconds, "bytes": needed}
-        show_json({"model": model, "converts": True, "input": [height, width], "stages": table, "estimate": estimate})
+        guess = {"T": T, "pipeline": name, "seconds": found.seconds, "bytes": found.bytes}
+        show_json(
+            {"model": model, "converts": True, "input": [height, width], "stages": found.stages, "estimate": guess}
+        )
         return
     rows = [
         (f["stage"], f["kind"], ", ".join(f["operations"]), "×".join(map(str, f["shape"])), f"{f['parameters']:,}")
-        for f in table
+        for f in found.stages
     ]
     show_table(f"{model}: converts", ("stage", "kind", "operations", ">shape", ">parameters"), rows)
     typer.echo(
-        f"{len(stages)} stages; {name} at T = {T} would take about {duration(seconds)} and {size(needed)} of memory "
-        f"for {pipeline.images:,} images of {height}×{width} (less memory: it goes to disk)"
+        f"{len(rows)} stages; {name} at T = {T} would take about {duration(found.seconds)} and "
+        f"{size(found.bytes)} of memory for {pipeline.images:,} images of {height}×{width} "
+        f"(less memory: it goes to disk)"
     )
-
-
-def passes(pipeline: "Pipeline", T: int) -> float:
-    """The work of a conversion in passes of the ANN over one image: thresholds, sweeps, iterations."""
-    from spikecal.phases import MEASURED, image_passes
-
-    sweeps = pipeline.sweeps or ((),)
-    images = [max((c.images for c in sweep), default=MEASURED) for sweep in sweeps]
-    return pipeline.threshold.images + sum(map(image_passes, sweeps, images, [T] * len(sweeps)))
-
-
-def peak_bytes(stages: list["Stage"], shapes: "Shapes", T: int, pipeline: "Pipeline") -> int:
-    """The most that lives at once between stages: floats of the ANN, a bit a spike, a float a step at a joint."""
-    from math import prod
-
-    from spikecal.graph.stages import last_uses
-    from spikecal.phases import MEASURED
-
-    images = max((c.images for sweep in pipeline.sweeps for c in sweep), default=MEASURED)
-    live: dict[str, int] = {}
-    peak = 0
-    for stage, freed in zip(stages, last_uses(stages), strict=True):
-        count = prod(shapes[stage.name][1:]) * images
-        live[stage.name] = 4 * count + (T * count // 8 if stage.spiking else 4 * T * count)
-        peak = max(peak, sum(live.values()))
-        for name in freed:
-            live.pop(name, None)
-    return peak
-
-
-def _stage_facts(stage: "Stage", shapes: "Shapes") -> dict[str, Any]:
-    return {
-        "stage": stage.name,
-        "kind": stage.kind,
-        "operations": [type(node.op).__name__ for node in stage.nodes],
-        "shape": list(shapes[stage.name][1:]),
-        "parameters": sum(tensor.numel() for node in stage.nodes for tensor in node.op.tensors().values()),
-    }

@@ -8,13 +8,42 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from spikecal.tasks.outcome import Table, duration
+
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from spikecal.tasks.outcome import Line, Outcome
 
 
 def show_json(value: Any) -> None:
     """Plain JSON on standard output, and nothing else there."""
     typer.echo(json.dumps(value, indent=2, default=str))
+
+
+def show(outcome: "Outcome", machine: bool) -> None:
+    """What came of a command, for machines or for people."""
+    if machine:
+        show_json(outcome.facts)
+    else:
+        show_parts(outcome.parts)
+
+
+def show_parts(parts: "Sequence[Table | Line]") -> None:
+    for part in parts:
+        if isinstance(part, Table):
+            show_table(part.title, part.columns, part.rows, part.caption)
+        else:
+            typer.echo(part.text, err=part.aside)
+
+
+def aside(text: str) -> None:
+    """A line on standard error, at once."""
+    typer.echo(text, err=True)
+
+
+def silent(text: str) -> None:
+    """In place of `aside` where nobody reads it."""
 
 
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str | None = None) -> None:
@@ -95,22 +124,3 @@ def bars(machine: bool = False) -> Iterator[Bars | None]:
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         yield Bars(progress)
-
-
-def duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def size(count: float) -> str:
-    """Bytes for people: 1.2 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            break
-        count /= 1000
-    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.2f}"

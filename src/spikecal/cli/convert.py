@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from spikecal.cli import options
-from spikecal.cli.request import Request
-from spikecal.errors import ConfigError
+from spikecal.cli.console import aside, bars, show, silent
 from spikecal.memory import parse_bytes
 
 TESTED = 250  # images of the summary
@@ -74,26 +73,15 @@ def convert(
     options.check_output(output)
     if report is not None:
         options.check_output(report, [output])
-    asked = Request(
+    from spikecal.tasks.choose import task_of_model
+    from spikecal.tasks.requests import Conversion
+
+    asked = Conversion(
         model=model, output=output, weights=weights, data=data, data_root=data_root,
         steps=sorted(set(steps or [32])), pipeline=settings, images=images, keep=tuple(keep or ()), readout=readout,
         seed=seed, workdir=workdir, memory=budget, micro_batch=micro_batch, test=test, strict=strict, report=report,
-        json=json,
     )  # fmt: skip
-    if options.is_detection(model, task):
-        from spikecal.cli import detect
-
-        if keep:
-            raise ConfigError("--keep is not for detectors: all but the body stays analog")
-        if data == "distilled":
-            raise ConfigError("images are not distilled from detectors: give --data voc:PATH or --data coco:PATH")
-        detect.convert_detector(asked)
-        return
-    from spikecal.cli import classify
-    from spikecal.detection.sources import KINDS
-
-    if (data or "").partition(":")[0] in KINDS:
-        raise ConfigError(f"{data} is for detectors: if {model} is one, say --task detect")
-    if readout is not None:
-        raise ConfigError(f"--readout is for detectors, and {model} is none")
-    classify.convert_classifier(asked)
+    chosen = task_of_model(model, task)
+    with bars(json) as progress:
+        outcome = chosen.convert(asked, progress, silent if json else aside)
+    show(outcome, json)

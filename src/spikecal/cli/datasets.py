@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from spikecal.cli.console import bars, show_json, show_table
-from spikecal.cli.options import DataRoot, Json, Strict, tell_unreadable, unreadable_facts
+from spikecal.cli.console import bars, show_json, show_parts, show_table
+from spikecal.cli.options import DataRoot, Json, Strict
 from spikecal.errors import DataError, refuse_unreadable
+from spikecal.tasks.outcome import asides, unreadable_facts, unreadable_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,12 +117,11 @@ def check(
     json: Json = False,
 ) -> None:
     """Read every image of a set; count the classes, and list what cannot be read."""
-    from spikecal.data.images import Data, none_readable, unreadable_files
-    from spikecal.data.sources import load_data
-    from spikecal.detection.sources import KINDS, load_boxes
+    from spikecal.data.images import none_readable, unreadable_files
+    from spikecal.tasks.choose import task_of_data
 
-    boxes = load_boxes(data, split) if data.partition(":")[0] in KINDS else None
-    found = load_data(data, split, data_root or context.obj) if boxes is None else Data(name=data, images=boxes.images)
+    read = task_of_data(data).labelled(data, split, data_root or context.obj)
+    found = read.images
     unreadable: dict[str, str] = {}
     with bars(json) as progress:
         if progress is not None:
@@ -132,25 +132,17 @@ def check(
                 progress.advance()
     if len(unreadable) == len(found):
         raise none_readable(data, unreadable)
-    labels, reach = found.labels, _reach(found.images)
-    classes = len(boxes.classes) if boxes is not None else None if labels is None else int(labels.unique().numel())
+    classes, reach = read.classes, _reach(found.images)
     if json:
         facts = {"data": data, "split": split, "images": len(found) - len(unreadable), "classes": classes}
-        known = (
-            {}
-            if boxes is None
-            else {"boxes": sum(len(t.boxes) for t in boxes.targets), "faults": boxes.faults.to_dict()}
-        )
-        show_json({**facts, **known, "range": reach, "unreadable": unreadable_facts(unreadable)})
+        show_json({**facts, **read.facts, "range": reach, "unreadable": unreadable_facts(unreadable)})
     else:
         of = "no labels" if classes is None else f"{classes:,} class{'es' if classes > 1 else ''}"
         floating = "" if reach is None else f", floats from {reach[0]:g} to {reach[1]:g}"
         typer.echo(f"{data}, {split}: {len(found) - len(unreadable):,} images, {of}{floating}")
-        for sentence in [] if boxes is None else boxes.faults.sentences():
-            typer.echo(sentence, err=True)
-        tell_unreadable(unreadable, and_so="")
+        show_parts([*asides(read.faults), *unreadable_lines(unreadable, and_so="")])
     if strict:
-        refuse_unreadable(data, unreadable if boxes is None else {**boxes.faults.left_out, **unreadable})
+        refuse_unreadable(data, {**read.left_out, **unreadable})
 
 
 def _reach(images: "Images") -> list[float] | None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spikecal.cli import options
-from spikecal.cli.console import bars, duration, percent, show_json, show_table
-from spikecal.cli.reporting import report_results
+from spikecal.cli.console import bars, show_json, show_parts, show_table
 from spikecal.errors import ConfigError
 from spikecal.files import write_whole
+from spikecal.tasks.outcome import duration, percent
 
 if TYPE_CHECKING:
     from spikecal.pipeline import Pipeline
@@ -38,6 +38,7 @@ def demo(
     from spikecal.analysis.plots import accuracy_over_time
     from spikecal.data.prepare import Loader, Prepared
     from spikecal.data.sources import load_data, subset
+    from spikecal.tasks.pages import report_results
     from spikecal.zoo.models import load_model
 
     started = time.perf_counter()
@@ -99,7 +100,7 @@ def demo(
     columns = ("accuracy %", *(f">T={T}" for T in steps), ">conversion, s")
     show_table(title, columns, rows, note())
     if written is not None:
-        written.show()
+        show_parts(written.lines())
     typer.echo(f"{plot} and {numbers}; {duration(time.perf_counter() - started)} in all")
 
 

@@ -7,18 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spikecal.cli import options
-from spikecal.cli.console import bars, duration, percent, show_json, show_table, size
+from spikecal.cli.console import aside, bars, show_json, show_table
 from spikecal.errors import ConfigError
+from spikecal.tasks.outcome import duration, percent, size
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from spikecal.cli.request import Request
-    from spikecal.data.card import Card
     from spikecal.distillation.distill import Distilled
-    from spikecal.distillation.inversion import Losses
 
-FOLDER = "distilled"  # in the working directory of a conversion
 DRAWN = (1, 3)  # channels of images that can be looked at
 
 
@@ -53,11 +48,15 @@ def distill(
         raise ConfigError(f"{picture.name}: the picture ends in .png")
     options.check_output(output)
     options.check_output(picture, [output])
-    _refuse_detectors([model, *(entry.partition("=")[0] for entry in others or [])])
     import spikecal
     from spikecal.distillation.distill import IMAGES
+    from spikecal.tasks.classification import batch_line
+    from spikecal.zoo.detectors import is_detector
     from spikecal.zoo.models import load_model
 
+    for name in (model, *(entry.partition("=")[0] for entry in others or [])):
+        if is_detector(name):
+            raise ConfigError(f"{name} is a detector, and images are distilled from classifiers only")
     loaded = [load_model(model, weights), *(load_model(*name_and_file(entry)) for entry in others or [])]
     started = time.perf_counter()
     with bars(json) as progress:
@@ -71,7 +70,7 @@ def distill(
             seed=seed,
             workdir=workdir,
             progress=progress,
-            report=None if json or progress is not None else say_batch,
+            report=None if json or progress is not None else lambda *batch: aside(batch_line(*batch)),
         )
     seconds = time.perf_counter() - started
     made.save(output)
@@ -99,38 +98,6 @@ def name_and_file(entry: str) -> tuple[str, Path | None]:
     return name, Path(file) if file else None
 
 
-def distilled_for(asked: "Request", network: "nn.Module", card: "Card") -> "Distilled":
-    """What `--data distilled` means: images of the default kind out of the network that is to be converted."""
-    import spikecal
-    from spikecal.graph.lowering.lower import lower
-    from spikecal.zoo.models import random_images
-
-    if card.size is None:
-        raise ConfigError(
-            f"{asked.model} does not say how large its images are: "
-            f"`spikecal distill {asked.model} --size H W -o images.npz`, and then --data npz:images.npz"
-        )
-    lower(network, (random_images(network, card, 2, card.size),), asked.keep)  # what cannot be converted is told before
-    with bars(asked.json) as progress:
-        return spikecal.distill(
-            network,
-            asked.pipeline.images,
-            card=card,
-            seed=asked.seed,
-            workdir=None if asked.workdir is None else asked.workdir / FOLDER,
-            memory=asked.memory,
-            progress=progress,
-            report=None if asked.json or progress is not None else say_batch,
-        )
-
-
-def say_batch(done: int, of: int, losses: "Losses") -> None:
-    """One line a batch where there is no bar."""
-    parts = [] if losses.statistics is None else [f"statistics {losses.start:.4f} → {losses.statistics:.4f}"]
-    parts += [] if losses.right is None else [f"{percent(losses.right)} % of the class aimed at"]
-    typer.echo(f"batch {done}/{of}: {', '.join(parts) or 'noise'}", err=True)
-
-
 def show_batches(made: "Distilled") -> None:
     rows = [
         (
@@ -143,9 +110,3 @@ def show_batches(made: "Distilled") -> None:
     columns = ("batch", ">statistics of noise", ">of images", ">cross-entropy", ">of the class %")
     caption = "Statistics: divergence of what enters BN from what it remembers, the mean over layers."
     show_table("Distilled", columns, rows, caption)
-
-
-def _refuse_detectors(models: list[str]) -> None:
-    for model in models:
-        if options.is_detection(model, None):
-            raise ConfigError(f"{model} is a detector, and images are distilled from classifiers only")

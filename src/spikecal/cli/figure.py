@@ -94,7 +94,8 @@ def _subjects(
     """The networks asked for, or those of the figure that there are weights for."""
     from spikecal.analysis.figures import Subject
     from spikecal.data.prepare import Loader, Prepared
-    from spikecal.data.sources import subset
+    from spikecal.data.sources import chosen_data, subset
+    from spikecal.zoo.detectors import is_detector
     from spikecal.zoo.models import load_model
 
     given = _weights(weights or [], models or [])
@@ -104,10 +105,10 @@ def _subjects(
         typer.echo(f"only {', '.join(names)}: there are no weights for {', '.join(missing)} here (--weights)", err=True)
     subjects = []
     for name in names:
-        if options.is_detection(name, None):
+        if is_detector(name):
             raise ConfigError(f"{name} is a detector, and figures are of classifiers: see `spikecal report`")
         network, card = load_model(name, given.get(name))
-        train, test = (options.chosen_data(data, card, split, root) for split in ("train", "test"))
+        train, test = (chosen_data(data, card, split, root) for split in ("train", "test"))
         loader = Loader(subset(test, images, seed), card, BATCH)
         subjects.append(Subject(name=name, model=network, calibration=Prepared(train, card), test=loader))
     return subjects

@@ -10,8 +10,6 @@ import typer
 from spikecal.errors import ConfigError
 
 if TYPE_CHECKING:
-    from spikecal.data.card import Card
-    from spikecal.data.images import Data, Unreadable
     from spikecal.pipeline import Pipeline
 
 Model = Annotated[
@@ -63,7 +61,6 @@ Task = Annotated[
 Rounding = Literal["floor", "bias", "potential"]
 Threshold = Literal["maxact", "percentile", "mmse"]
 Per = Literal["layer", "channel"]
-SCREENFUL = 20  # unreadable files that are listed; --json has all of them
 
 
 def check_output(file: Path, taken: Sequence[Path] = ()) -> None:
@@ -76,42 +73,6 @@ def check_output(file: Path, taken: Sequence[Path] = ()) -> None:
         raise ConfigError(f"there is no folder {file.absolute().parent} to write {file.name} to")
 
 
-def is_detection(model: str, task: str | None) -> bool:
-    """Whether a detector is meant: by `--task`, else by the name of the model."""
-    from spikecal.zoo.detectors import is_detector
-
-    if task == "classify" and is_detector(model):
-        raise ConfigError(f"{model} is a detector: leave out --task, or say --task detect")
-    return task == "detect" or (task is None and is_detector(model))
-
-
-def chosen_data(name: str | None, card: "Card", split: str, root: Path | None, *, from_file: bool = False) -> "Data":
-    """The named set, else the one on the card; a card out of a file cannot name code to run."""
-    from spikecal.data.sources import load_data, runs_code
-
-    if name is None and from_file and card.data is not None and runs_code(card.data):
-        raise ConfigError(f"the file names {card.data} as its images, which is code: if you trust it, use --data")
-    name = name or card.data
-    if name is None:
-        raise ConfigError(f"{card.name} comes with no images: give --data")
-    return load_data(name, split, root)
-
-
-def tell_unreadable(unreadable: "Unreadable", and_so: str = " and were left out") -> None:
-    """Count and list, on standard error, the images that cannot be read, and say what was done about them."""
-    if not unreadable:
-        return
-    typer.echo(f"{len(unreadable):,} of the images cannot be read{and_so}:", err=True)
-    for file, reason in list(unreadable.items())[:SCREENFUL]:
-        typer.echo(f"  {file}: {reason}", err=True)
-    if len(unreadable) > SCREENFUL:
-        typer.echo(f"  and {len(unreadable) - SCREENFUL:,} more: --json lists all", err=True)
-
-
-def unreadable_facts(unreadable: "Unreadable") -> list[dict[str, str]]:
-    return [{"file": file, "reason": reason} for file, reason in unreadable.items()]
-
-
 def configured(
     pipeline: str | None,
     config: Path | None,
@@ -122,7 +83,7 @@ def configured(
     per: Per | None,
 ) -> "Pipeline":
     """The pipeline of `--pipeline` or `--config`, with what the flags change."""
-    from spikecal.calibration.calibrators import Calibrator, Weights
+    from spikecal.calibration.calibrators import Weights
     from spikecal.pipeline import THRESHOLDS, Pipeline, resolve
 
     if pipeline is not None and config is not None:
@@ -136,9 +97,9 @@ def configured(
     if per is not None:
         result = replace(result, threshold=replace(result.threshold, per=per))
     if images is not None:
-        result = replace(result, threshold=replace(result.threshold, images=images)).changed(Calibrator, images=images)
+        result = result.with_images(images)
     if iterations is not None:
-        if not any(isinstance(part, Weights) for sweep in result.sweeps for part in sweep):
+        if not result.learns:
             raise ConfigError("--iterations is for weights calibration, not in this pipeline: use --pipeline acp")
         result = result.changed(Weights, iterations=iterations)
     return result

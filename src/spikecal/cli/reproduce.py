@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spikecal.cli import options
-from spikecal.cli.console import bars, duration, show_json, show_markdown, show_table
+from spikecal.cli.console import bars, show_json, show_markdown, show_table
 from spikecal.errors import ConfigError, SpikecalError
+from spikecal.tasks.outcome import duration
 
 if TYPE_CHECKING:
     from spikecal.reproduce.sizes import Sizes

@@ -9,14 +9,15 @@ import numpy as np
 from torch import Tensor
 
 from spikecal.data.arrays import from_arrays, from_labels, load_npz
+from spikecal.data.card import Card
 from spikecal.data.factory import call, is_factory, load_factory
 from spikecal.data.folder import load_folder
 from spikecal.data.images import Data, Images, subset
 from spikecal.data.sets.imagenet import load_imagenet
 from spikecal.data.sets.known import KNOWN
-from spikecal.errors import DataError
+from spikecal.errors import ConfigError, DataError
 
-__all__ = ["Data", "Images", "data_root", "load_data", "runs_code", "subset"]
+__all__ = ["Data", "Images", "chosen_data", "data_root", "load_data", "runs_code", "subset"]
 
 SPLITS = ("train", "test")
 DISTILLED = "distilled"  # what `convert --data` makes itself, from the network
@@ -55,6 +56,16 @@ def load_data(spec: str, split: str, root: Path | None = None) -> Data:
         f"unknown data {spec!r}: give {', '.join(KNOWN)}, {', '.join(f'{kind}:PATH' for kind in KINDS)}, "
         f"file.py:function or module:function"
     )
+
+
+def chosen_data(name: str | None, card: Card, split: str, root: Path | None, *, from_file: bool = False) -> Data:
+    """The named set, else the one on the card; a card out of a file cannot name code to run."""
+    if name is None and from_file and card.data is not None and runs_code(card.data):
+        raise ConfigError(f"the file names {card.data} as its images, which is code: if you trust it, use --data")
+    name = name or card.data
+    if name is None:
+        raise ConfigError(f"{card.name} comes with no images: give --data")
+    return load_data(name, split, root)
 
 
 def runs_code(spec: str) -> bool:

@@ -119,6 +119,10 @@ class BoxData:
         """How many labels a detector for this set has, the background included."""
         return max(self.classes, default=0) + 1
 
+    def told(self, part: str = "") -> list[str]:
+        """What was wrong with the files, a line for each kind; `part` is what these images are called in the set."""
+        return [f"{self.name}{part and f', {part}'}: {sentence}" for sentence in self.faults.sentences()]
+
     def image(self, index: int) -> Tensor:
         """As detectors take it: [3, H, W] in 0..1; `UnreadableImage` where the file is damaged."""
         return self.images[index].float() / 255

@@ -15,7 +15,7 @@ from PIL import Image
 from spikecal.data.factory import call, is_factory, load_factory
 from spikecal.data.folder import SUFFIXES
 from spikecal.detection.boxes import BoxData, Collector, Size
-from spikecal.errors import DataError
+from spikecal.errors import ConfigError, DataError
 
 SPLITS = ("train", "val", "test")
 IN_PNG = (b"eXIf", b"tEXtRaw profile type exif", b"zTXtRaw profile type exif", b"iTXtXML:com.adobe.xmp")
@@ -43,6 +43,13 @@ def load_boxes(spec: str, split: str) -> BoxData:
         return made
     raise DataError(f"unknown data {spec!r}: for detection give {', '.join(f'{kind}:PATH' for kind in KINDS)} or "
                     f"file.py:function")  # fmt: skip
+
+
+def chosen_boxes(spec: str | None, split: str) -> BoxData:
+    """The set that is named, which it must be: detectors come with none."""
+    if spec is None:
+        raise ConfigError("detection needs images with boxes: give --data voc:PATH or --data coco:PATH")
+    return load_boxes(spec, split)
 
 
 # -- Pascal VOC ----------------------------------------------------------------------------------------------------

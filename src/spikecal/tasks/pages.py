@@ -3,23 +3,22 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import typer
+from torch import nn
 
-from spikecal.cli.console import size
+from spikecal.analysis.evaluate import Evaluation
+from spikecal.analysis.summary import Summary
+from spikecal.data.card import Card
+from spikecal.data.images import Data
 from spikecal.files import write_whole
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from spikecal.analysis.evaluate import Evaluation
-    from spikecal.analysis.summary import Summary
-    from spikecal.data.card import Card
-    from spikecal.data.images import Data
-    from spikecal.progress import Progress
-    from spikecal.report.content import Seen
-    from spikecal.result import Result
+from spikecal.progress import Progress
+from spikecal.report.content import NOTHING, Seen, build
+from spikecal.report.measure import look
+from spikecal.report.page import render
+from spikecal.report.source import from_result
+from spikecal.result import Result
+from spikecal.tasks.outcome import Line, size
 
 NETWORK_FACTS = (
     "label", "T", "accuracy", "agreement", "ann", "first", "energy", "energy_all", "break_even", "rate", "seconds",
@@ -47,20 +46,15 @@ class Written:
             "notes": self.content["notes"],
         }
 
-    def show(self) -> None:
-        """For people: a line for each thing to look at, and one for the file."""
-        for note in self.content["notes"]:
-            typer.echo(note)
-        for finding in self.content["findings"]:
-            typer.echo(f"{finding['level']}: {finding['title']}. {finding['todo']}")
-        typer.echo(f"{self.path}: {size(self.bytes)}, {' '.join(self.content['lead'])}")
+    def lines(self) -> list[Line]:
+        """For people: one for each thing to look at, and one for the file."""
+        findings = [f"{one['level']}: {one['title']}. {one['todo']}" for one in self.content["findings"]]
+        last = f"{self.path}: {size(self.bytes)}, {' '.join(self.content['lead'])}"
+        return [Line(text) for text in (*self.content["notes"], *findings, last)]
 
 
-def write_report(path: Path, seen: Sequence["Seen"], notes: Sequence[str] = ()) -> Written:
+def write_report(path: Path, seen: Sequence[Seen], notes: Sequence[str] = ()) -> Written:
     """Write the page on these sources, whole or not at all."""
-    from spikecal.report.content import build
-    from spikecal.report.page import render
-
     content = build(seen, notes)
     page = render(content).encode()
     write_whole(path, page)
@@ -70,19 +64,15 @@ def write_report(path: Path, seen: Sequence["Seen"], notes: Sequence[str] = ()) 
 def report_result(
     path: Path,
     name: str,
-    result: "Result",
-    ann: "nn.Module",
-    data: "Data | None",
-    card: "Card",
-    summary: "Summary | None",
+    result: Result,
+    ann: nn.Module,
+    data: Data | None,
+    card: Card,
+    summary: Summary | None,
     why: str,
-    progress: "Progress | None",
+    progress: Progress | None,
 ) -> Written:
     """The page on a conversion that has just ended; `why` there is no summary, if there is none."""
-    from spikecal.report.content import NOTHING
-    from spikecal.report.measure import look
-    from spikecal.report.source import from_result
-
     source = from_result(name, result)
     if data is None:
         return write_report(path, [(source, NOTHING)], [carried(name, why)])
@@ -91,19 +81,14 @@ def report_result(
 
 def report_results(
     path: Path,
-    results: Mapping[str, "Result"],
-    ann: "nn.Module",
-    data: "Data",
-    card: "Card",
-    runs: Mapping[str, Mapping[int, "Evaluation"]],
-    progress: "Progress | None",
+    results: Mapping[str, Result],
+    ann: nn.Module,
+    data: Data,
+    card: Card,
+    runs: Mapping[str, Mapping[int, Evaluation]],
+    progress: Progress | None,
 ) -> Written:
     """Several conversions of one network side by side, measured already."""
-    from spikecal.analysis.summary import Summary
-    from spikecal.report.content import NOTHING
-    from spikecal.report.measure import look
-    from spikecal.report.source import from_result
-
     seen: list[Seen] = []
     for name, result in results.items():
         result.describe(card=card.to_dict())

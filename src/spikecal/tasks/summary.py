@@ -1,19 +1,20 @@
-"""The summary that `convert` and `evaluate` print, and how it is measured."""
+"""How good the networks of a file are: what is run for it, and the tables that say it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from spikecal.cli.console import percent, show_table
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from spikecal.analysis.summary import Summary
-    from spikecal.data.card import Card
-    from spikecal.data.images import Data, Unreadable
-    from spikecal.graph.graph import Graph
-    from spikecal.progress import Progress
-    from spikecal.snn.network import SpikingNetwork
+from spikecal.analysis.evaluate import Evaluation, evaluate
+from spikecal.analysis.summary import POINTS, Summary
+from spikecal.calibration.sweep import StageRecord
+from spikecal.data.card import Card
+from spikecal.data.images import Data, Unreadable, none_readable
+from spikecal.data.prepare import Loader, Prepared
+from spikecal.graph.graph import Graph
+from spikecal.progress import Progress
+from spikecal.snn.network import SpikingNetwork
+from spikecal.tasks.outcome import Table, percent
 
 BATCH = 200
 
@@ -21,8 +22,7 @@ BATCH = 200
 class Images:
     """Batches of a set's images without their labels, over and over in the same order; like `Loader` otherwise."""
 
-    def __init__(self, data: "Data", card: "Card", strict: bool = False) -> None:
-        from spikecal.data.prepare import Prepared
+    def __init__(self, data: Data, card: Card, strict: bool = False) -> None:
 
         self.prepared, self.strict = Prepared(data, card), strict
         self.unreadable: Unreadable = {}
@@ -30,8 +30,7 @@ class Images:
     def __len__(self) -> int:
         return -(-len(self.prepared) // BATCH)
 
-    def __iter__(self) -> Iterator["Tensor"]:
-        from spikecal.data.images import none_readable
+    def __iter__(self) -> Iterator[Tensor]:
 
         for images, _ in self.prepared.batches(BATCH, None if self.strict else self.unreadable):
             yield images
@@ -40,28 +39,25 @@ class Images:
 
 
 def measure(
-    networks: Sequence["SpikingNetwork"],
-    ann: "nn.Module | Graph | None",
-    data: "Data",
-    card: "Card",
+    networks: Sequence[SpikingNetwork],
+    ann: nn.Module | Graph | None,
+    data: Data,
+    card: Card,
     split: str,
     *,
     strict: bool = False,
     points: float | None = None,
     seconds: Mapping[int, float] | None = None,
-    progress: "Progress | None" = None,
-) -> tuple["Summary", "Unreadable"]:
+    progress: Progress | None = None,
+) -> tuple[Summary, Unreadable]:
     """Run every network over the images, with their labels where there are some."""
-    from spikecal.analysis.evaluate import evaluate
-    from spikecal.analysis.summary import POINTS, Summary
-    from spikecal.data.prepare import Loader
 
     loader: Any = Images(data, card, strict) if data.labels is None else Loader(data, card, BATCH, strict)
     found = [evaluate(network, loader, progress, ann=ann) for network in networks]
     return Summary(data.name, split, found, POINTS if points is None else points, seconds or {}), loader.unreadable
 
 
-def show_summary(title: str, summary: "Summary") -> None:
+def summary_table(title: str, summary: Summary) -> Table:
     """One line a network, the ANN's above them; columns that nothing is known of are left out."""
     rows: list[dict[str, str]] = []
     if summary.compared:
@@ -89,4 +85,23 @@ def show_summary(title: str, summary: "Summary") -> None:
     caption += "; energy: of the ANN's, 4.6 pJ a MAC and 0.9 pJ an addition"
     if summary.seconds:
         caption += "; conversion: for that T alone"
-    show_table(title, [f">{name}" for name in columns], [[row.get(c, "") for c in columns] for row in rows], caption)
+    return Table(title, [f">{name}" for name in columns], [[row.get(c, "") for c in columns] for row in rows], caption)
+
+
+def steps_table(found: Evaluation) -> Table:
+    """The anytime curve, a line a step."""
+    curves = {"accuracy %": found.accuracy, "as the ANN %": found.agreement}
+    known = {name: curve for name, curve in curves.items() if curve}
+    rows = [(str(t + 1), *(percent(curve[t]) for curve in known.values())) for t in range(found.T)]
+    return Table(f"After every step, made for T = {found.T}", (">step", *(f">{name}" for name in known)), rows)
+
+
+def records_table(records: Sequence[StageRecord], T: int) -> Table:
+    """What calibration did to each stage of the network for T steps."""
+    rows = []
+    for record in (record for record in records if record.T == T):
+        errors = " → ".join(f"{value:.4f} {label}" for label, value in record.errors)
+        shares = [percent(share) if share is not None else "" for share in (record.rate, record.saturated, record.dead)]
+        rows.append((record.stage, record.kind, errors, *shares, f"{record.seconds:.1f}"))
+    columns = ("stage", "kind", "relative error", ">rate %", ">saturated %", ">dead %", ">s")
+    return Table(f"Stages at T = {T}", columns, rows)

@@ -1,0 +1,63 @@
+"""What a conversion would be made of and what it would take, from one pass of the network."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from torch import Tensor, nn
+
+from spikecal.clock import fastest
+from spikecal.graph.lowering.lower import lower
+from spikecal.graph.stages import Stage, last_uses, partition, with_joints
+from spikecal.phases import MEASURED, image_passes
+from spikecal.pipeline import Pipeline
+from spikecal.snn.execute import Shapes, shapes_of
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Facts of every stage, and time and memory of the conversion for one T."""
+
+    stages: list[dict[str, Any]]
+    seconds: float
+    bytes: int
+
+
+def estimate(network: nn.Module, images: Tensor, keep: Sequence[str], T: int, pipeline: Pipeline) -> Estimate:
+    """Lower the network and time a pass over `images`; `ConversionError` where it cannot be converted."""
+    graph = with_joints(lower(network, (images[:2],), keep))
+    stages, shapes = partition(graph), shapes_of(graph, (images,))
+    seconds = fastest(lambda: graph.run(images)) / len(images) * passes(pipeline, T)
+    return Estimate([_facts(stage, shapes) for stage in stages], seconds, peak_bytes(stages, shapes, T, pipeline))
+
+
+def passes(pipeline: Pipeline, T: int) -> float:
+    """The work of a conversion in passes of the ANN over one image: thresholds, sweeps, iterations."""
+    sweeps = pipeline.sweeps or ((),)
+    images = [max((c.images for c in sweep), default=MEASURED) for sweep in sweeps]
+    return pipeline.threshold.images + sum(map(image_passes, sweeps, images, [T] * len(sweeps)))
+
+
+def peak_bytes(stages: list[Stage], shapes: Shapes, T: int, pipeline: Pipeline) -> int:
+    """The most that lives at once between stages: floats of the ANN, a bit a spike, a float a step at a joint."""
+    images = max((c.images for c in pipeline.calibrators), default=MEASURED)
+    live: dict[str, int] = {}
+    peak = 0
+    for stage, freed in zip(stages, last_uses(stages), strict=True):
+        count = prod(shapes[stage.name][1:]) * images
+        live[stage.name] = 4 * count + (T * count // 8 if stage.spiking else 4 * T * count)
+        peak = max(peak, sum(live.values()))
+        for name in freed:
+            live.pop(name, None)
+    return peak
+
+
+def _facts(stage: Stage, shapes: Shapes) -> dict[str, Any]:
+    return {
+        "stage": stage.name,
+        "kind": stage.kind,
+        "operations": [type(node.op).__name__ for node in stage.nodes],
+        "shape": list(shapes[stage.name][1:]),
+        "parameters": sum(tensor.numel() for node in stage.nodes for tensor in node.op.tensors().values()),
+    }

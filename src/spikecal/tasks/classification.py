@@ -1,0 +1,235 @@
+"""Classifiers: an answer for every image, and accuracy as the measure."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, equal, nn
+
+from spikecal.analysis.evaluate import original
+from spikecal.analysis.summary import Summary
+from spikecal.conversion import convert
+from spikecal.data.card import Card
+from spikecal.data.images import Data, Unreadable, readable
+from spikecal.data.prepare import Prepared
+from spikecal.data.sources import DISTILLED, chosen_data, load_data, subset
+from spikecal.detection.sources import KINDS
+from spikecal.distillation.distill import Distilled, distill
+from spikecal.distillation.inversion import Losses
+from spikecal.errors import ConfigError, DataError, refuse_unreadable
+from spikecal.graph.lowering.lower import lower
+from spikecal.pipeline import Pipeline
+from spikecal.progress import Progress
+from spikecal.report.source import Source
+from spikecal.result import Result
+from spikecal.snn.file import inspect
+from spikecal.snn.origin import Timings
+from spikecal.tasks.classifier_training import train_classifier
+from spikecal.tasks.classifiers import load_networks, look_at_classifiers
+from spikecal.tasks.outcome import (
+    Line,
+    Outcome,
+    Table,
+    asides,
+    duration,
+    percent,
+    size,
+    unreadable_facts,
+    unreadable_lines,
+)
+from spikecal.tasks.pages import Written, report_result
+from spikecal.tasks.requests import Conversion, Evaluation, Reporting, Training
+from spikecal.tasks.summary import measure, records_table, steps_table, summary_table
+from spikecal.tasks.task import Labelled, Looked, Part, Say
+from spikecal.zoo.models import build_model, load_model, random_images
+
+TIMED = 16  # images of the pass that the estimate of the time comes from
+FOLDER = "distilled"  # in the working directory of a conversion
+
+
+class Classification:
+    """The task of a network that gives one row of classes for an image."""
+
+    def labelled(self, data: str, split: str, root: Path | None) -> Labelled:
+        """A set with a class for every image, or none."""
+        found = load_data(data, split, root)
+        return Labelled(found, None if found.labels is None else int(found.labels.unique().numel()))
+
+    def part(self, model: str, pipeline: Pipeline) -> Part:
+        """The whole network."""
+        return Part(*build_model(model), pipeline, TIMED)
+
+    def convert(self, asked: Conversion, progress: Progress | None, say: Say) -> Outcome:
+        """Convert a network, write it, and measure it on test images."""
+        if (asked.data or "").partition(":")[0] in KINDS:
+            raise ConfigError(f"{asked.data} is for detectors: if {asked.model} is one, say --task detect")
+        if asked.readout is not None:
+            raise ConfigError(f"--readout is for detectors, and {asked.model} is none")
+        network, card = load_model(asked.model, asked.weights)
+        distilled, distilling = None, 0.0
+        if asked.data == DISTILLED:
+            started = time.perf_counter()
+            distilled = distilled_for(asked, network, card, progress, say)
+            source, distilling = distilled.data(), time.perf_counter() - started
+        else:
+            source = chosen_data(asked.data, card, "train", asked.data_root)
+        chosen, unreadable = readable(source, asked.pipeline.images, asked.seed)
+        if asked.strict:
+            refuse_unreadable(chosen.name, unreadable)
+        started = time.perf_counter()
+        result = convert(network, Prepared(chosen, card), keep=asked.keep, **asked.settings(progress))
+        made = _Made(asked, result, distilled, distilling + time.perf_counter() - started, unreadable)
+        result.describe(card=card.to_dict())
+        if distilled is not None:
+            result.timings.distilling = distilling
+        if source.distilled:
+            result.describe(calibration=DISTILLED)
+        result.save(asked.output)  # what comes now only looks at it
+        made.measure(network, card, source, progress)
+        if asked.report is not None:
+            name = asked.output.name
+            made.page = report_result(
+                asked.report, name, result, network, made.tested, card, made.summary, made.why, progress
+            )
+        return Outcome(made.facts(), made.parts())
+
+    def evaluate(self, asked: Evaluation, progress: Progress | None) -> Outcome:
+        """Accuracy after every step, the steps that are needed, energy, how often neurons fire."""
+        file, info = asked.file, inspect(asked.file)
+        network, card = (None, None) if asked.model is None else load_model(asked.model, asked.weights)
+        if card is None and "card" in info:
+            card = Card.from_dict(info["card"])
+        if card is None:
+            raise ConfigError(f"{file} does not say what images it takes: give the network it came from with --model")
+        held_out = chosen_data(asked.data, card, "test", asked.data_root, from_file=network is None)
+        test = subset(held_out, asked.images, asked.seed)
+        networks = load_networks(file, asked.steps or sorted(info["T"]), network, Prepared(test, card))
+        ann = original(networks[0]) if network is None else network
+        if ann is None and asked.within is not None:
+            raise ConfigError(f"{file} has calibrated weights and no longer its ANN: give it with --model")
+        if ann is None and test.labels is None:
+            raise ConfigError(f"{test.name} has no labels: give the network to compare with by --model")
+        summary, unreadable = measure(
+            networks, ann, test, card, "test",
+            strict=asked.strict, points=asked.within, seconds=Timings.beside(file).alone(), progress=progress,
+        )  # fmt: skip
+        parts: list[Table | Line] = [summary_table(str(file), summary)]
+        parts += [steps_table(found) for found in summary.found] if asked.steps else []
+        parts += [] if asked.within is None else [Line(summary.answer())]
+        parts += unreadable_lines(unreadable)
+        if network is not None and summary.by_chance:
+            parts += asides([f"warning: {summary.doubt(str(file))}"])
+        return Outcome({"file": str(file), **summary.to_dict(), "unreadable": unreadable_facts(unreadable)}, parts)
+
+    def look(
+        self, files: Sequence[tuple[Path, Source]], asked: Reporting, progress: Progress | None, say: Say
+    ) -> list[Looked]:
+        """Accuracy where there are classes, errors, energy, and some images to follow."""
+        return look_at_classifiers(files, asked, progress)
+
+    def train(self, asked: Training, progress: Progress | None, say: Say) -> Outcome:
+        """Train a classifier, measure it on the test images, write its weights and its card."""
+        return train_classifier(asked, progress, say)
+
+
+@dataclass
+class _Made:
+    """A conversion that is on disk, and what was found of it."""
+
+    asked: Conversion
+    result: Result
+    distilled: Distilled | None
+    seconds: float
+    unreadable: Unreadable
+    summary: Summary | None = None
+    tested: Data | None = field(default=None, repr=False)
+    why: str = ""  # there is no summary
+    page: Written | None = None
+
+    def measure(self, network: nn.Module, card: Card, source: Data, progress: Progress | None) -> None:
+        """Run it on test images, if there are some, and put what comes out into the file."""
+        asked, data = self.asked, self.asked.data
+        if asked.test == 0:
+            self.why = "--test 0"
+            return
+        try:
+            if source.distilled:  # it is still measured on real images, if there are some
+                if card.data is None:
+                    raise DataError(f"{card.name} comes with no images to test on")
+                data = None
+            held_out = chosen_data(data, card, "test", asked.data_root)
+            self.tested = subset(held_out, asked.test, asked.seed)
+            self.summary, more = measure(
+                [self.result.at(T) for T in sorted(self.result.networks)],
+                network,
+                self.tested,
+                card,
+                "calibration" if same_images(held_out, source) else "test",
+                strict=asked.strict,
+                seconds=self.result.timings.alone(),
+                progress=progress,
+            )
+        except DataError as error:  # no images to test on, or no classes to be right about
+            self.why = str(error)
+            return
+        self.unreadable = {**self.unreadable, **more}
+        self.result.describe(measured=self.summary.measured())
+        self.result.save(asked.output)
+
+    def facts(self) -> dict[str, Any]:
+        """For machines."""
+        facts = {**self.asked.facts(), "unreadable": unreadable_facts(self.unreadable)}
+        facts |= {"seconds": self.seconds, "phases": self.result.timings.to_dict()}
+        facts |= {"summary": self.summary and self.summary.to_dict()}
+        facts |= {} if self.distilled is None else {"distilled": self.distilled.facts()}
+        facts |= {"records": [dataclasses.asdict(record) for record in self.result.records]}
+        return facts if self.page is None else {**facts, "report": self.page.facts()}
+
+    def parts(self) -> list[Table | Line]:
+        """For people."""
+        longest, file = max(self.result.networks), self.asked.output
+        parts: list[Table | Line] = [records_table(self.result.records, longest)]
+        if self.summary is not None:
+            parts.append(summary_table(str(file), self.summary))
+        parts += unreadable_lines(self.unreadable)
+        parts += asides([] if self.distilled is None else [f"distilled: {note}" for note in self.distilled.notes])
+        parts += asides([f"no summary: {self.why}"] if self.why and self.asked.test > 0 else [])
+        parts += [] if self.page is None else self.page.lines()
+        return [*parts, Line(f"{file}: {size(file.stat().st_size)}, {duration(self.seconds)}")]
+
+
+def same_images(a: Data, b: Data) -> bool:
+    """Whether two splits are one: some sources have no others."""
+    if isinstance(a.images, Tensor) and isinstance(b.images, Tensor):
+        return equal(a.images, b.images)
+    return bool(a.images == b.images)  # lists of files
+
+
+def distilled_for(asked: Conversion, network: nn.Module, card: Card, progress: Progress | None, say: Say) -> Distilled:
+    """What `--data distilled` means: images of the default kind out of the network that is to be converted."""
+    if card.size is None:
+        raise ConfigError(
+            f"{asked.model} does not say how large its images are: "
+            f"`spikecal distill {asked.model} --size H W -o images.npz`, and then --data npz:images.npz"
+        )
+    lower(network, (random_images(network, card, 2, card.size),), asked.keep)  # what cannot be converted is told before
+    return distill(
+        network,
+        asked.pipeline.images,
+        card=card,
+        seed=asked.seed,
+        workdir=None if asked.workdir is None else asked.workdir / FOLDER,
+        memory=asked.memory,
+        progress=progress,
+        report=None if progress is not None else lambda *batch: say(batch_line(*batch)),
+    )
+
+
+def batch_line(done: int, of: int, losses: Losses) -> str:
+    """One line a batch where there is no bar."""
+    parts = [] if losses.statistics is None else [f"statistics {losses.start:.4f} → {losses.statistics:.4f}"]
+    parts += [] if losses.right is None else [f"{percent(losses.right)} % of the class aimed at"]
+    return f"batch {done}/{of}: {', '.join(parts) or 'noise'}"

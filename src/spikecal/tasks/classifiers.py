@@ -1,0 +1,122 @@
+"""Classifiers that are in files: loaded with what is not there, and looked at for a page."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from spikecal.analysis.evaluate import check_weights, original
+from spikecal.analysis.summary import Summary
+from spikecal.data.card import Card
+from spikecal.data.images import Data, Unreadable
+from spikecal.data.prepare import Prepared
+from spikecal.data.sources import chosen_data, subset
+from spikecal.errors import ConfigError, DataError
+from spikecal.graph.graph import Graph, describe
+from spikecal.graph.lowering.lower import lower
+from spikecal.graph.stages import with_joints
+from spikecal.progress import Progress
+from spikecal.report.measure import Measured, ann_of, check_inputs, first_images, gives_classes, look
+from spikecal.report.source import Source
+from spikecal.snn.file import inspect, load
+from spikecal.snn.network import SpikingNetwork
+from spikecal.tasks.requests import Reporting
+from spikecal.tasks.summary import measure
+from spikecal.tasks.task import Looked
+from spikecal.zoo.models import load_model
+
+
+def load_networks(
+    file: Path, steps: Sequence[int], model: nn.Module | None, images: Dataset[Tensor]
+) -> list[SpikingNetwork]:
+    """The networks of a file. The model, if given, must be theirs; one made with `--keep` has its end from there."""
+    info = inspect(file)
+    if model is None:
+        if info["head"]:
+            raise ConfigError(f"{file} was made with --keep and has no end of its own: give its network with --model")
+        return [load(file, T=T) for T in steps]
+    graph = with_joints(lower(model, (images[0].expand(2, -1, -1, -1),), info.get("keep", ())))
+    networks = [load(file, T=T, head=graph.head) for T in steps]
+    if describe(graph) != describe(networks[0].graph):
+        raise ConfigError(f"{file} was not made of this network: their operations differ")
+    check_weights(str(file), graph, original(networks[0]))
+    return networks
+
+
+def look_at_classifiers(
+    files: Sequence[tuple[Path, Source]], asked: Reporting, progress: Progress | None
+) -> list[Looked]:
+    """What a page says of each; the images followed are the same in all files that take the same."""
+    network, card = (None, None) if asked.model is None else load_model(asked.model, asked.weights)
+    seen: list[Looked] = []
+    known: dict[tuple[str, Card], Measured] = {}
+    for file, source in files:
+        own = card or source.card
+        tested, why = _images(source, own, card is None, asked)
+        if own is None or tested is None:
+            seen.append(Looked(source, why=why))
+            continue
+        if source.headless and network is not None:
+            networks = load_networks(file, list(source.networks), network, Prepared(tested, own))
+            source = replace(source, networks={n.T: n for n in networks}, headless=False)
+        before = known.get((tested.name, own))
+        found, unreadable = _measured(source, network, tested, own, asked.strict, before, progress)
+        known.setdefault((tested.name, own), found)
+        seen.append(Looked(source, found, unreadable))
+    return seen
+
+
+def _images(source: Source, card: Card | None, from_file: bool, asked: Reporting) -> tuple[Data | None, str]:
+    """The test images, or why there are none; images that were asked for by name and are not there are an error."""
+    if asked.images == 0:
+        return None, "--images 0"
+    try:
+        if card is None:
+            raise ConfigError(f"{source.name} does not say what images it takes: give its network with --model")
+        check_inputs(source)
+        held_out = chosen_data(asked.data, card, "test", asked.data_root, from_file=from_file)
+        return subset(held_out, asked.images, asked.seed), ""
+    except (ConfigError, DataError) as error:
+        if asked.data is not None:
+            raise
+        return None, str(error)
+
+
+def _measured(
+    source: Source,
+    network: nn.Module | None,
+    data: Data,
+    card: Card,
+    strict: bool,
+    before: Measured | None,
+    progress: Progress | None,
+) -> tuple[Measured, Unreadable]:
+    """Accuracy where there are classes, then everything else; the images followed are those of `before`."""
+    first = first_images(data, card, strict)[0]
+    graph = ann_of(source, network, first)  # before anything long: this is where another model is noticed
+    ann: nn.Module | Graph | None = original(source.first) if network is None else network
+    summary: Summary | None = None
+    unreadable: Unreadable = {}
+    notes: tuple[str, ...] = ()
+    if not source.headless and gives_classes(source.first, first):
+        if data.labels is None and ann is None:
+            notes = (f"{data.name} has no labels and {source.name} no ANN: how good it is is not known (--model).",)
+        else:
+            networks = [source.networks[T] for T in sorted(source.networks)]
+            seconds = source.timings.alone()
+            summary, unreadable = measure(
+                networks, ann, data, card, _split(source, data), strict=strict, seconds=seconds, progress=progress
+            )
+            if network is not None and summary.by_chance:
+                notes = (f"{summary.doubt(source.name)}",)
+    samples = None if before is None else before.samples
+    found = look(source, graph, data, card, summary, strict=strict, samples=samples, progress=progress)
+    return replace(found, notes=(*notes, *found.notes)), unreadable
+
+
+def _split(source: Source, data: Data) -> str:
+    """What the images are called: some sets have none but those that calibration saw, and the file says so."""
+    kept = source.measured
+    return kept["split"] if kept is not None and kept["data"] == data.name else "test"

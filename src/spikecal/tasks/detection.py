@@ -1,0 +1,271 @@
+"""Detectors: boxes in every image, and mean average precision as the measure."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from spikecal.data.card import Card
+from spikecal.data.images import Data, Unreadable
+from spikecal.detection import spiking
+from spikecal.detection.boxes import BoxData
+from spikecal.detection.labels import check_labels
+from spikecal.detection.precision import Precision, evaluate
+from spikecal.detection.sources import KINDS, chosen_boxes, load_boxes
+from spikecal.errors import ConfigError, DataError, refuse_unreadable
+from spikecal.pipeline import Pipeline
+from spikecal.progress import Progress
+from spikecal.report.content import NOTHING
+from spikecal.report.detections import look_at_detector
+from spikecal.report.source import Source, from_result
+from spikecal.snn.file import inspect
+from spikecal.tasks.detector_training import train_detector
+from spikecal.tasks.outcome import (
+    Line,
+    Outcome,
+    Table,
+    asides,
+    duration,
+    percent,
+    size,
+    unreadable_facts,
+    unreadable_lines,
+)
+from spikecal.tasks.pages import Written, carried, write_report
+from spikecal.tasks.requests import Conversion, Evaluation, Reporting, Training
+from spikecal.tasks.task import Labelled, Looked, Part, Say
+from spikecal.zoo.detectors import body_of, build_detector, is_detector, load_detector
+
+TIMED = 2  # images of the pass that the estimate of the time comes from: they are large
+
+
+class Detection:
+    """The task of one of torchvision's detectors; its body is what is converted."""
+
+    def labelled(self, data: str, split: str, root: Path | None) -> Labelled:
+        """A set with boxes."""
+        found = load_boxes(data, split)
+        faults = found.faults
+        facts = {"boxes": sum(len(target.boxes) for target in found.targets), "faults": faults.to_dict()}
+        images = Data(name=data, images=found.images)
+        return Labelled(images, len(found.classes), facts, faults.sentences(), faults.left_out)
+
+    def part(self, model: str, pipeline: Pipeline) -> Part:
+        """The body of a detector, for images of the size that the detector makes them."""
+        detector = build_detector(model)
+        transform: Any = detector.transform
+        card = Card(name=model, size=(min(transform.min_size), transform.max_size))
+        return Part(body_of(detector), card, pipeline.with_images(spiking.IMAGES), TIMED)
+
+    def convert(self, asked: Conversion, progress: Progress | None, say: Say) -> Outcome:
+        """Convert a detector's body, write it, and measure the detector on test images."""
+        if asked.keep:
+            raise ConfigError("--keep is not for detectors: all but the body stays analog")
+        if asked.data == "distilled":
+            raise ConfigError("images are not distilled from detectors: give --data voc:PATH or --data coco:PATH")
+        detector, images = load_detector(asked.model, asked.weights), chosen_boxes(asked.data, "train")
+        check_labels(asked.model, detector, asked.weights, images)
+        if asked.strict:
+            refuse_unreadable(images.name, images.faults.left_out)
+        started = time.perf_counter()
+        made = spiking.convert(
+            detector,
+            images,
+            count=spiking.IMAGES if asked.images is None else asked.images,
+            readout=asked.readout or spiking.READOUT,
+            **asked.settings(progress),
+        )
+        seconds = time.perf_counter() - started
+        if asked.strict:
+            refuse_unreadable(images.name, made.unreadable)
+        card = Card(name=asked.model, data=asked.data, classes=tuple(images.classes.values()))
+        made.body.describe(card=card.to_dict())
+        made.save(asked.output)  # what comes now only looks at it
+        held_out, found, why = _measured(made, asked, progress)
+        if found:
+            made.save(asked.output)
+        page = None
+        if asked.report is not None:
+            page = report_conversion(asked.report, asked.output.name, made, held_out, found, why, progress)
+        unreadable = {**images.faults.left_out, **made.unreadable, **_unreadable(found)}
+        facts = {**asked.facts(), "task": "detect", "seconds": seconds, "phases": made.body.timings.to_dict()}
+        facts |= {"readout": made.body.snn.readout, "precision": {name: one.to_dict() for name, one in found.items()}}
+        facts |= {"records": [asdict(record) for record in made.records]}
+        facts |= {} if page is None else {"report": page.facts()}
+        facts |= {} if held_out is None else {"test_faults": held_out.faults.to_dict()}
+        facts |= {"faults": images.faults.to_dict(), "unreadable": unreadable_facts(unreadable)}
+        parts: list[Table | Line] = [*asides(images.told())]
+        parts += asides([] if held_out is None else held_out.told("test images"))
+        parts += precision_tables(str(asked.output), found)
+        parts += unreadable_lines(made.unreadable | _unreadable(found))
+        parts += asides([f"no summary: {why}"] if why and asked.test > 0 else [])
+        parts += [] if page is None else page.lines()
+        parts.append(Line(f"{asked.output}: {size(asked.output.stat().st_size)}, {duration(seconds)}"))
+        return Outcome(facts, parts)
+
+    def evaluate(self, asked: Evaluation, progress: Progress | None) -> Outcome:
+        """mAP of a detector with the bodies in a file, and with its own."""
+        file, info = asked.file, inspect(asked.file)
+        known, data = known_of(info.get("card"))
+        model = asked.model or known
+        if model is None:
+            raise ConfigError(f"{file} holds the body of a detector: give the detector with --model")
+        if asked.within is not None:
+            raise ConfigError("--within is for classifiers")
+        detector = detector_of(info.get("detector"), file, model, asked.weights)
+        bodies = {T: spiking.load(file, detector, T) for T in asked.steps or sorted(info["T"])}
+        test = _test_images(model, detector, replace(asked, data=asked.data or data))
+        found = precisions(detector, bodies, test, progress)
+        unreadable = _unreadable(found)
+        if asked.strict:
+            refuse_unreadable(test.name, unreadable)
+        facts: dict[str, Any] = {"file": str(file), "model": model, "task": "detect", "data": test.name}
+        facts |= {"precision": {name: one.to_dict() for name, one in found.items()}, "faults": test.faults.to_dict()}
+        facts |= {"unreadable": unreadable_facts(unreadable)}
+        parts: list[Table | Line] = [*asides(test.told()), *precision_tables(str(file), found)]
+        parts += unreadable_lines(unreadable)
+        return Outcome(facts, parts)
+
+    def look(
+        self, files: Sequence[tuple[Path, Source]], asked: Reporting, progress: Progress | None, say: Say
+    ) -> list[Looked]:
+        """mAP, what both detectors find, and errors and energy of the bodies."""
+        return [_look(file, source, asked, progress, say) for file, source in files]
+
+    def train(self, asked: Training, progress: Progress | None, say: Say) -> Outcome:
+        """Train a detector, measure it on the test images, write its weights and its card."""
+        return train_detector(asked, progress, say)
+
+
+def known_of(card: Any) -> tuple[str | None, str | None]:
+    """The detector that a file came from and its data, as far as it says. A file cannot name code to be run."""
+    name, data = (str(card.get(key) or "") for key in ("name", "data")) if isinstance(card, dict) else ("", "")
+    return name if is_detector(name) else None, data if data.partition(":")[0] in KINDS else None
+
+
+def _measured(
+    made: spiking.Conversion, asked: Conversion, progress: Progress | None
+) -> tuple[BoxData | None, dict[str, Precision], str]:
+    """What was found in test images, which the conversion then keeps; or why there are none to look at."""
+    if asked.test == 0:
+        return None, {}, "--test 0"
+    try:
+        held_out = chosen_boxes(asked.data, "test").sample(asked.test, asked.seed)
+        found = precisions(made.analog, {T: made.at(T) for T in sorted(made.body.networks)}, held_out, progress)
+    except DataError as error:
+        return None, {}, str(error)
+    made.body.describe(measured=measured_precision(held_out.name, found))
+    return held_out, found, ""
+
+
+def _look(file: Path, source: Source, asked: Reporting, progress: Progress | None, say: Say) -> Looked:
+    if asked.images == 0:
+        return Looked(source, why="--images 0")
+    known, data = known_of(source.first.origin.card)
+    model = asked.model or known
+    try:
+        if model is None:
+            raise ConfigError(f"{file} is the body of a detector it does not name: give it with --model and --weights")
+        return _look_at(file, source, model, replace(asked, data=asked.data or data), progress, say)
+    except (ConfigError, DataError) as error:
+        if any(given is not None for given in (asked.model, asked.data, asked.weights)):
+            raise
+        return Looked(source, why=str(error))
+
+
+def _look_at(file: Path, source: Source, model: str, asked: Reporting, progress: Progress | None, say: Say) -> Looked:
+    """Run the detector with the bodies of a file."""
+    detector = detector_of(source.first.origin.detector, file, model, asked.weights)
+    bodies = {T: spiking.fit(network, detector, str(file)) for T, network in source.networks.items()}
+    test = _test_images(model, detector, asked)
+    found = precisions(detector, bodies, test, progress)
+    unreadable = _unreadable(found)
+    if asked.strict:
+        refuse_unreadable(test.name, unreadable)
+    for sentence in test.told():
+        say(sentence)
+    return Looked(source, look_at_detector(source, detector, test, *_apart(found), progress), unreadable)
+
+
+def report_conversion(
+    path: Path,
+    name: str,
+    made: spiking.Conversion,
+    data: BoxData | None,
+    found: dict[str, Precision],
+    why: str,
+    progress: Progress | None,
+) -> Written:
+    """The page on a conversion that has just ended."""
+    source = from_result(name, made.body)
+    if data is None:
+        return write_report(path, [(source, NOTHING)], [carried(name, why)])
+    return write_report(path, [(source, look_at_detector(source, made.analog, data, *_apart(found), progress))])
+
+
+def _test_images(model: str, detector: nn.Module, asked: Evaluation | Reporting) -> BoxData:
+    """Images to test a detector on, if they are of what it was trained for."""
+    test = chosen_boxes(asked.data, "test").sample(asked.images, asked.seed)
+    check_labels(model, detector, asked.weights, test)
+    if asked.strict:
+        refuse_unreadable(test.name, test.faults.left_out)
+    return test
+
+
+def detector_of(rest: str | None, file: Path, model: str, weights: Path | None) -> nn.Module:
+    """The detector by its name. Its own weights, if no others are given, must be those that the file was made from."""
+    detector = load_detector(model, weights)
+    if weights is None and rest not in (None, spiking.rest_print(detector)):
+        raise ConfigError(f"{file} was made from other weights than those that {model} has of its own: give --weights")
+    return detector
+
+
+def precisions(
+    detector: nn.Module, bodies: Mapping[int, nn.Module], data: BoxData, progress: Progress | None
+) -> dict[str, Precision]:
+    """mAP of the analog detector and of the others, by T."""
+    return {
+        "analog": evaluate(detector, data, progress),
+        **{str(T): evaluate(body, data, progress) for T, body in bodies.items()},
+    }
+
+
+def measured_precision(data: str, found: Mapping[str, Precision]) -> dict[str, Any]:
+    """What a file keeps of it: numbers in the places where a classifier's are."""
+    analog, spiking = _apart(found)
+    return {
+        "measure": "map",
+        "data": data,
+        "split": "test",
+        "images": analog.images,
+        "ann": analog.map,
+        "ann50": analog.map50,
+        "networks": {
+            str(T): {"accuracy": one.map, "map50": one.map50, "agreement": None, "energy_ratio": None}
+            for T, one in spiking.items()
+        },
+    }
+
+
+def _apart(found: Mapping[str, Precision]) -> tuple[Precision, dict[int, Precision]]:
+    return found["analog"], {int(T): one for T, one in found.items() if T != "analog"}
+
+
+def precision_tables(title: str, found: Mapping[str, Precision]) -> list[Table]:
+    """A line a network: mAP, and of each class at an overlap of 0.5; no table where nothing was measured."""
+    if not found:
+        return []
+    first = next(iter(found.values()))
+    rows = [
+        (name, percent(one.map), percent(one.map50), *(percent(one.classes.get(c, 0.0)) for c in first.classes))
+        for name, one in found.items()
+    ]
+    caption = f"{first.images:,} test images; mAP: over overlaps of 0.5 to 0.95; the others at 0.5"
+    return [Table(title, (">T", ">mAP %", ">mAP50 %", *(f">{name} %" for name in first.classes)), rows, caption)]
+
+
+def _unreadable(found: dict[str, Precision]) -> Unreadable:
+    return {file: reason for one in found.values() for file, reason in one.unreadable.items()}

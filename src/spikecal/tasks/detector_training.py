@@ -1,0 +1,107 @@
+"""Training a detector: what is read, measured and written down."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spikecal.detection.boxes import BoxData
+from spikecal.detection.labels import check_count
+from spikecal.detection.precision import evaluate
+from spikecal.detection.sources import load_boxes
+from spikecal.detection.training import train
+from spikecal.errors import ConfigError, refuse_unreadable
+from spikecal.progress import Progress
+from spikecal.tasks.outcome import Line, Outcome, duration, percent, size
+from spikecal.tasks.requests import Training
+from spikecal.tasks.task import Say
+from spikecal.tasks.training import circumstances, device_of, epoch_line
+from spikecal.training.export import export, training_facts, write_card
+from spikecal.zoo.detectors import DETECTORS, build_detector, load_body, load_detector
+from spikecal.zoo.models import load_model
+from spikecal.zoo.weights import read_weights
+
+CHECKED = 64  # training images that half precision is tried on
+TOLERANCE = 0.005  # of their mAP at an overlap of 0.5
+
+
+def train_detector(asked: Training, progress: Progress | None, say: Say) -> Outcome:
+    """Train a detector, measure it on the test images, write its weights and its card."""
+    model, output = asked.model, asked.output
+    name, recipe = asked.recipe_or(detector_recipe(model))
+    device = device_of(asked.device)
+    images, test = load_boxes(asked.data, "train"), load_boxes(asked.data, "test")
+    held_out = load_boxes(asked.data, "val").sample(asked.validate, recipe.seed) if asked.validate else None
+    torch.manual_seed(recipe.seed)
+    network = _untrained(asked, images)
+    if asked.strict:
+        refuse_unreadable(images.name, images.faults.left_out)
+        refuse_unreadable(test.name, test.faults.left_out)
+    for part, title in ((images, ""), (test, "test images"), (held_out, "validation images")):
+        for sentence in [] if part is None else part.told(title):
+            say(sentence)
+    say(f"{model}: recipe {name}, {recipe.epochs} epochs, lr {recipe.lr:g}, seed {recipe.seed}")
+    trained = train(
+        network,
+        model,
+        images,
+        recipe,
+        asked.checkpoint,
+        validation=held_out,
+        device=device,
+        workers=asked.workers or 0,
+        every=asked.every,
+        strict=asked.strict,
+        progress=progress,
+        report=None
+        if progress is not None
+        else lambda record: say(epoch_line(record, recipe.epochs, "mAP50 ", "validation")),
+    )
+    seen = images.sample(CHECKED, recipe.seed)
+    dtype = export(network, output, (lambda d: evaluate(d, seen).map50) if asked.half else None, TOLERANCE)
+    stored = load_detector(model, output) if model in DETECTORS else network
+    found = evaluate(stored.to(device), test, progress)
+    facts: dict[str, Any] = {
+        "model": model,
+        "file": output.name,
+        "weights": dtype,
+        "classes": {str(label): title for label, title in images.classes.items()},
+        "test": found.to_dict(),
+        "validation": held_out and evaluate(stored, held_out).to_dict(),
+        "training": training_facts(recipe, name, images),
+        **circumstances(device, trained.seconds),
+    }
+    write_card(output.with_name(output.name + ".json"), facts)
+    history = [vars(record) for record in trained.history]
+    took = "" if trained.seconds is None else f", {duration(trained.seconds)}"
+    precision = f"mAP {percent(found.map)} %, {percent(found.map50)} % at an overlap of 0.5"
+    last = f"{output}: {size(output.stat().st_size)}, {dtype}, {precision} on {found.images:,} test images{took}"
+    more = {"file": str(output), "faults": images.faults.to_dict(), "history": history}
+    return Outcome({**facts, **more}, [Line(last)])
+
+
+def detector_recipe(model: str) -> str:
+    """The preset of a detector: the paper's where it starts from a trained body, else one for learning from nothing."""
+    return "quick-detect" if model in DETECTORS and not DETECTORS[model].pretrained else "coco"
+
+
+def _untrained(asked: Training, images: BoxData) -> nn.Module:
+    """The detector as training starts, with a trained body where it needs one."""
+    network = build_detector(asked.model, images.labels)
+    check_count(asked.model, network, images)
+    pretrained = asked.model in DETECTORS and DETECTORS[asked.model].pretrained
+    if asked.backbone is not None:
+        load_body(network, _body_weights(asked.backbone), asked.backbone)
+    elif pretrained and not asked.checkpoint.exists():
+        raise ConfigError(
+            f"{asked.model} keeps stem and BN of its body as they are: give a trained one, such as "
+            f"--backbone torchvision:resnet50"
+        )
+    return network
+
+
+def _body_weights(spec: str) -> dict[str, Tensor]:
+    """A checkpoint's tensors, or those of a network with weights of its own."""
+    path = Path(spec)
+    return read_weights(path) if path.is_file() else load_model(spec)[0].state_dict()

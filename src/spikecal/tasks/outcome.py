@@ -1,0 +1,71 @@
+"""What comes of a task's work: facts for machines, and for people lines and tables in the order they are printed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SCREENFUL = 20  # unreadable files that are listed; the facts have all of them
+
+
+@dataclass(frozen=True)
+class Table:
+    """A column whose name begins with `>` is set flush right."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str | None = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """`aside`: not what was asked for, but to be known; it goes to standard error."""
+
+    text: str
+    aside: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Both forms of one result."""
+
+    facts: Mapping[str, Any]
+    parts: Sequence[Table | Line]
+
+
+def asides(texts: Sequence[str]) -> list[Line]:
+    return [Line(text, aside=True) for text in texts]
+
+
+def unreadable_lines(unreadable: Mapping[str, str], and_so: str = " and were left out") -> list[Line]:
+    """Count and list the images that cannot be read, and say what was done about them."""
+    if not unreadable:
+        return []
+    lines = [f"{len(unreadable):,} of the images cannot be read{and_so}:"]
+    lines += [f"  {file}: {reason}" for file, reason in list(unreadable.items())[:SCREENFUL]]
+    if len(unreadable) > SCREENFUL:
+        lines.append(f"  and {len(unreadable) - SCREENFUL:,} more: --json lists all")
+    return asides(lines)
+
+
+def unreadable_facts(unreadable: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"file": file, "reason": reason} for file, reason in unreadable.items()]
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def size(count: float) -> str:
+    """Bytes for people: 1.2 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            break
+        count /= 1000
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.2f}"

@@ -1,0 +1,115 @@
+"""What a task is asked for; of classifiers and detectors alike."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spikecal.errors import ConfigError
+from spikecal.pipeline import Pipeline
+from spikecal.progress import Progress
+from spikecal.snn.network import Readout
+from spikecal.training.recipes import Recipe, resolve
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversion:
+    """A network to convert, the file to write, and how."""
+
+    model: str
+    output: Path
+    weights: Path | None
+    data: str | None
+    data_root: Path | None
+    steps: list[int]
+    pipeline: Pipeline
+    images: int | None  # of every part, where the pipeline's own numbers are not wanted
+    keep: tuple[str, ...]
+    readout: Readout | None
+    seed: int
+    workdir: Path | None
+    memory: int | None
+    micro_batch: int | None
+    test: int
+    strict: bool
+    report: Path | None  # the page to write
+
+    def settings(self, progress: Progress | None) -> dict[str, Any]:
+        """What converting takes beside the network and its images, whichever the task."""
+        return {
+            "T": self.steps,
+            "pipeline": self.pipeline,
+            "seed": self.seed,
+            "workdir": self.workdir,
+            "memory": self.memory,
+            "micro_batch": self.micro_batch,
+            "progress": progress,
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """For machines: what came of it begins with these."""
+        return {
+            "file": str(self.output),
+            "bytes": self.output.stat().st_size,
+            "model": self.model,
+            "T": self.steps,
+            "pipeline": self.pipeline.to_dict(),
+            "seed": self.seed,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """A file whose networks are to be measured, and on what."""
+
+    file: Path
+    model: str | None
+    weights: Path | None
+    data: str | None
+    data_root: Path | None
+    steps: list[int]  # none: all that are in the file
+    images: int | None
+    seed: int
+    strict: bool
+    within: float | None  # points of the ANN
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reporting:
+    """What the networks of a page are run on."""
+
+    model: str | None
+    weights: Path | None
+    data: str | None
+    data_root: Path | None
+    images: int  # 0: none, the page shows what the files carry
+    seed: int
+    strict: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A network to train, on what, the file for its weights, and how."""
+
+    model: str
+    data: str
+    data_root: Path | None
+    output: Path
+    recipe: str | None
+    config: Path | None
+    changes: dict[str, Any]  # of the recipe
+    backbone: str | None
+    validate: int  # images held out
+    half: bool
+    checkpoint: Path
+    every: float  # seconds between checkpoints
+    device: str | None
+    workers: int | None
+    strict: bool
+
+    def recipe_or(self, paper: str) -> tuple[str, Recipe]:
+        """The recipe asked for, else the paper's, with what is changed in it; and its name."""
+        if self.recipe is not None and self.config is not None:
+            raise ConfigError("give --recipe or --config, not both: a file can name a preset")
+        if self.config is not None:
+            return self.config.name, Recipe.from_toml(self.config, resolve(paper)).changed(**self.changes)
+        return (self.recipe or paper).lower(), resolve(self.recipe or paper).changed(**self.changes)

@@ -1,0 +1,39 @@
+"""What training has in common, whatever the task: the device, what is said while it goes on, the end of a card."""
+
+from typing import Any
+
+import torch
+
+from spikecal.errors import ConfigError, first_line
+from spikecal.tasks.outcome import duration, percent
+from spikecal.training.loop import EpochRecord
+
+
+def epoch_line(record: EpochRecord, epochs: int, measure: str = "", images: str = "held-out") -> str:
+    """One line an epoch, with what was measured on images that decide nothing."""
+    measured = "" if record.accuracy is None else f", {measure}{percent(record.accuracy)} % of the {images} images"
+    done = f"epoch {record.epoch}/{epochs}: loss {record.loss:.4f}, lr {record.lr:.4g}"
+    return f"{done}{measured} ({duration(record.seconds)})"
+
+
+def circumstances(home: torch.device, seconds: float | None) -> dict[str, Any]:
+    """What the bits depend on beside the recipe, and how long it took."""
+    return {
+        "seconds": None if seconds is None else round(seconds, 1),
+        "device": home.type,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__.partition("+")[0],
+    }
+
+
+def device_of(name: str | None) -> torch.device:
+    """The device of that name, else the best there is."""
+    if name is None:
+        best = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        return torch.device(best)
+    try:
+        home = torch.device(name)
+        torch.empty(1, device=home)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ConfigError(f"there is no device {name!r} here: {first_line(error)}") from error
+    return home
