@@ -102,6 +102,23 @@ def test_records_hold_every_stage() -> None:
         result.at(5)
 
 
+def test_records_say_how_the_network_fires() -> None:
+    x = images(32)
+    pipeline = spikecal.Pipeline(threshold=spikecal.MMSE(per="channel"))
+    result = spikecal.convert(residual(), x, T=4, pipeline=pipeline, micro_batch=8)
+    spikes = result.snn.run(x).spikes
+    assert {record.stage for record in result.records if record.kind == "neurons"} == spikes.keys()
+    for record in result.records:
+        if record.kind == "neurons":
+            count = spikes[record.stage].double()
+            assert record.rate == pytest.approx(float(count.mean()) / 4, abs=1e-4)
+            assert record.saturated == pytest.approx(float((count == 4).double().mean()), abs=1e-3)
+            assert record.dead == pytest.approx(float((count.amax(0) == 0).double().mean()), abs=1e-2)
+            theta = result.snn.graph.nodes[record.stage].op.theta
+            assert record.threshold == pytest.approx(float(theta.mean()))  # type: ignore[union-attr,operator]
+    assert sum(record.dead or 0 for record in result.records) > 0
+
+
 def test_default_is_lcp_and_names_do_not_care_about_case() -> None:
     model, x = residual(), images(16)
     default, named = spikecal.convert(model, x, T=4).snn, spikecal.convert(model, x, T=4, pipeline="LCP").snn

@@ -76,6 +76,7 @@ def test_cutting_a_batch_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     snn, x = dyadic_network(), dyadic_images(7)
     whole = snn.run(x)
     monkeypatch.setattr("spikecal.snn.execute.CALL_FLOATS", 1)
+    assert snn.images_per_call(x) == 1
     single = snn.run(x)
     assert torch.equal(whole.outputs, single.outputs)
     assert all(torch.equal(whole.spikes[n], single.spikes[n]) for n in whole.spikes)
