@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from networks import dyadic, dyadic_images, images, residual
+from paper_neuron import if_step
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -15,7 +16,6 @@ from spikecal.analysis.operations import fanout, nominal_macs
 from spikecal.graph.lower import lower
 from spikecal.graph.ops import Add, Conv, ConvTranspose, Input, Linear, MaxPool, Spike
 from spikecal.graph.stages import with_joints
-from spikecal.neurons import if_step
 from spikecal.snn.network import SpikingNetwork
 from spikecal.zoo.models import build_model
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from networks import images, residual
+from paper_neuron import if_step
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -143,13 +144,12 @@ def test_images_too_large_for_one_gradient_are_learned_from_in_parts(monkeypatch
 
 def fired(current: Tensor, op: Spike) -> Tensor:
     """What neurons without rounding pass on `[T, N, ...]`, step by step as the paper writes it."""
-    theta = op.theta.reshape(-1, 1, 1).expand(current.shape[1:])  # type: ignore[union-attr]
+    theta = op.theta.reshape(-1, 1, 1).expand_as(current[0])  # type: ignore[union-attr]
     v = torch.zeros_like(current[0]) if op.v_init is None else op.v_init.expand_as(current[0])
     spikes = []
     for arriving in current:
-        v = v + arriving
-        spikes.append(torch.where(v >= theta, theta, torch.zeros_like(theta)))
-        v = v - spikes[-1]
+        emitted, v = if_step(arriving, v, theta)
+        spikes.append(emitted)
     return torch.stack(spikes)
 
 
