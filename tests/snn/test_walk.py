@@ -38,4 +38,10 @@ def test_a_stage_takes_the_steps_that_all_of_its_inputs_have() -> None:
     assert taken(both) == {"a": [5, 5, 6], "b": [12, 13, 14]}
     edges.put("b", steps(15), 1)
     assert taken(both) == {"a": [7], "b": [15]}
+    edges.put("a", steps(8, 9), 2)
+    edges.put("a", steps(10, 11), 2)
+    edges.put("b", steps(16), 1)
+    assert taken(both) == {"a": [8], "b": [16]}
+    edges.put("b", steps(17, 18, 19), 3)
+    assert taken(both) == {"a": [9, 10, 11], "b": [17, 18, 19]}  # what was left comes first
     assert taken(both) == {}
