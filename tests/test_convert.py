@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import spikecal
 from spikecal import ConfigError, ConversionError, DataError, Pipeline
 from spikecal.graph.ops import Spike
+from spikecal.neurons import clip_round
 
 
 def same(a: spikecal.SpikingNetwork, b: spikecal.SpikingNetwork) -> bool:
@@ -100,6 +101,23 @@ def test_records_hold_every_stage() -> None:
     assert result.at(4).T == 4
     with pytest.raises(ConfigError, match=r"\[4, 8\]"):
         result.at(5)
+
+
+def test_records_say_how_the_network_fires() -> None:
+    x = images(32)
+    pipeline = spikecal.Pipeline(threshold=spikecal.MMSE(per="channel"))
+    result = spikecal.convert(residual(), x, T=4, pipeline=pipeline, micro_batch=8)
+    spikes = result.snn.run(x).spikes
+    assert {record.stage for record in result.records if record.kind == "neurons"} == spikes.keys()
+    for record in result.records:
+        if record.kind == "neurons":
+            count = spikes[record.stage].double()
+            assert record.rate == pytest.approx(float(count.mean()) / 4, abs=1e-4)
+            assert record.saturated == pytest.approx(float((count == 4).double().mean()), abs=1e-3)
+            assert record.dead == pytest.approx(float((count.amax(0) == 0).double().mean()), abs=1e-2)
+            theta = result.snn.graph.nodes[record.stage].op.theta
+            assert record.threshold == pytest.approx(float(theta.mean()))  # type: ignore[union-attr,operator]
+    assert sum(record.dead or 0 for record in result.records) > 0
 
 
 def test_default_is_lcp_and_names_do_not_care_about_case() -> None:
@@ -242,6 +260,14 @@ def test_images_of_several_sizes_calibrate_potentials_per_channel_and_say_so() -
 
     result = spikecal.convert(residual(), Images(), T=4, pipeline="pc")
     assert any("per channel" in note for r in result.records for note in r.notes)
+    # of the first layer, whose current is constant: every image counts the same, however large
+    model, op = residual(), result.snn.stages[0].end.op
+    errors = []
+    for image in Images():  # type: ignore[attr-defined]
+        current = model.bn(model.stem(image[None]))
+        passed_on = clip_round(current, op.theta.reshape(-1, 1, 1), 4)  # type: ignore[union-attr,operator]
+        errors.append((current.relu() - passed_on).mean((0, 2, 3)))
+    assert torch.allclose(op.v_init, 4 * torch.stack(errors).mean(0), atol=1e-4)  # type: ignore[arg-type]
     assert all(s.end.op.v_init.ndim == 1 for s in result.snn.stages if s.spiking)  # type: ignore[union-attr]
     assert result.snn(images(2, 20)).shape == (2, 5)
 
@@ -387,8 +413,12 @@ def test_conversion_inside_inference_mode() -> None:
 
 def test_weights_are_calibrated_inside_no_grad() -> None:
     pipeline = Pipeline(sweeps=((spikecal.Weights(iterations=3),),))
+    outside = spikecal.convert(residual(), images(8), T=4, pipeline=pipeline).snn
     with torch.no_grad():
-        spikecal.convert(residual(), images(8), T=4, pipeline=pipeline)
+        inside = spikecal.convert(residual(), images(8), T=4, pipeline=pipeline).snn
+    assert torch.equal(inside.ops["/stem"].weight, outside.ops["/stem"].weight)
+    plain = spikecal.convert(residual(), images(8), T=4, pipeline="baseline").snn
+    assert not torch.equal(inside.ops["/stem"].weight, plain.ops["/stem"].weight)
 
 
 def test_a_network_without_parameters_converts() -> None:

@@ -130,13 +130,6 @@ def known_neuron(neuron: Neuron) -> str:
 # -- closed forms of the paper -------------------------------------------------------------------------------------
 
 
-def if_step(current: Tensor, v: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
-    """One step as the paper writes it: spikes in {0, theta}, and the new potential."""
-    v = v + current
-    spikes = torch.where(v >= theta, theta, torch.zeros_like(theta))
-    return spikes, v - spikes
-
-
 def clip_floor(z: Tensor, theta: Tensor, T: int) -> Tensor:
     """Mean output of a neuron with constant input z and v(0) = 0: `theta/T clip(floor(T z / theta), 0, T)`."""
     return theta / T * (T * z / theta).floor().clamp(0, T)

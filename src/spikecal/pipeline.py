@@ -9,7 +9,7 @@ from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weight
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Quantiser, Threshold
 from spikecal.errors import ConfigError
 from spikecal.neurons import NEURONS, IntegrateAndFire, Neuron, known_neuron
-from spikecal.settings import check_types, from_toml
+from spikecal.settings import check_types, from_toml, preset
 
 Rounding = Literal["floor", "bias", "potential"]
 ROUNDINGS = ("floor", "bias", "potential")
@@ -167,9 +167,4 @@ PRESETS = {"maxact": MAXACT, "percentile": PERCENTILE, "baseline": BASELINE, "lc
 
 def resolve(pipeline: Pipeline | str) -> Pipeline:
     """A pipeline, or the preset of that name."""
-    if isinstance(pipeline, Pipeline):
-        return pipeline
-    found = PRESETS.get(pipeline.lower()) if isinstance(pipeline, str) else None
-    if found is None:
-        raise ConfigError(f"there is no pipeline {pipeline!r}; there are {', '.join(PRESETS)}")
-    return found
+    return preset(pipeline, Pipeline, PRESETS, "pipeline")

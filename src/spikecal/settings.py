@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -23,6 +23,16 @@ def from_toml(path: str | Path, make: Callable[[dict[str, Any]], Made]) -> Made:
         raise ConfigError(f"{path} is not TOML: {error}") from error
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def preset(given: Made | str, kind: type[Made], presets: Mapping[str, Made], what: str) -> Made:
+    """`given`, or the preset of that name."""
+    if isinstance(given, kind):
+        return given
+    found = presets.get(given.lower()) if isinstance(given, str) else None
+    if found is None:
+        raise ConfigError(f"there is no {what} {given!r}; there are {', '.join(presets)}")
+    return found
 
 
 def check_types(cls: type, settings: dict[str, Any], what: str, name: str = "") -> None:

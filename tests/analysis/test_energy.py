@@ -1,10 +1,12 @@
 """Energy: counts against an independent count on the ANN's side, and spike by spike on a small network."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from networks import dyadic, dyadic_images, images, residual
+from paper_neuron import if_step
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -14,7 +16,6 @@ from spikecal.analysis.operations import fanout, nominal_macs
 from spikecal.graph.lowering.lower import lower
 from spikecal.graph.ops import Add, Conv, ConvTranspose, Input, Linear, MaxPool, Spike
 from spikecal.graph.stages import with_joints
-from spikecal.neurons import if_step
 from spikecal.snn.network import SpikingNetwork
 from spikecal.zoo.models import build_model
 
@@ -224,6 +225,69 @@ def test_full_firing_breaks_even_where_a_mac_costs_as_much() -> None:
     assert (lines["comparisons"].ann, lines["comparisons"].snn) == (neurons, 3 * neurons)
     # once in the constant current of the first layer, else at every step; rounding adds a bias to all neurons
     assert (lines["bias"].ann, lines["bias"].snn) == (neurons + 5, 3 * 36 + 3 * neurons + 3 * 5)
+
+
+class Between(nn.Module):
+    """Something between the spikes of one layer and the weights of the next, which adds no spike of its own."""
+
+    def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.between = nn.Conv2d(2, 3, 3, padding=1), nn.Conv2d(3, 4, 1), between
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.between(F.relu(self.a(x))))
+
+
+@pytest.mark.parametrize(
+    ("between", "reached"),
+    [
+        (lambda y: F.pad(y, (1, 1, 1, 1), value=1.0), 1),  # what is filled in is no spike
+        (lambda y: F.interpolate(y, scale_factor=2, mode="nearest"), 4),
+        (lambda y: F.interpolate(y, scale_factor=2, mode="bilinear"), None),  # parts of spikes: products, every step
+    ],
+    ids=["pad", "nearest", "bilinear"],
+)
+def test_spikes_count_as_often_as_they_arrive_whole(between: Callable[[Tensor], Tensor], reached: int | None) -> None:
+    x = torch.randn(6, 2, 6, 6, generator=torch.Generator().manual_seed(0))
+    snn = converted(Between(between).eval(), x, T=3)
+    last = measure_energy(snn, x).layers[-1]
+    (fired,) = snn.run(x).spikes.values()
+    assert 0 < fired.sum() < 3 * fired.numel()
+    if reached is None:
+        assert (last.kind, last.sops, last.snn_macs) == ("analog", 0, 3 * last.macs)
+    else:
+        assert (last.kind, last.snn_macs) == ("spikes", 0)
+        assert last.sops * len(x) == 4 * reached * fired.sum()
+
+
+class Lines(nn.Module):
+    """A max-pool of a constant current, a sum of two currents and of spikes, and an affine map that padding keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.c = nn.Conv2d(2, 3, 3, padding=1), nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+        self.norm, self.d = nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3, padding=1)
+        nn.init.uniform_(self.norm.bias, 0.5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(F.max_pool2d(self.a(x), 2))
+        return self.d(self.norm(F.relu(self.b(y) + self.c(y) + y)))
+
+
+def test_what_is_no_synapse_is_counted_by_hand() -> None:
+    x = torch.randn(6, 2, 6, 6, generator=torch.Generator().manual_seed(0))
+    T, layer = 3, 3 * 3 * 3  # neurons in each of the two layers
+    energy = measure_energy(converted(Lines().eval(), x, T), x)
+    lines = {line.name: (line.ann, line.snn) for line in energy.lines}
+    # three of four are compared away, once in a constant current; and every neuron with its threshold at every step
+    assert lines["comparisons"] == (3 * layer + 2 * layer, 3 * layer + T * 2 * layer)
+    assert lines["sums"] == (2 * layer, T * layer)  # spikes that are added are synapses
+    # the convolutions' and the norm's; in the SNN the first once, and one at the end of every stage at every step
+    assert lines["bias"] == (4 * layer + 3 * layer + 4 * 9, 4 * layer + T * (2 * layer + 4 * 9))
+    everything = [AC_PJ * sum(side) for side in zip(*lines.values(), strict=True)]
+    assert energy.ratio_with_all == pytest.approx((energy.snn_pj + everything[1]) / (energy.ann_pj + everything[0]))
 
 
 def test_batches_add_up_and_evaluate_has_it() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from networks import images, residual
+from paper_neuron import if_step
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -141,22 +142,39 @@ def test_images_too_large_for_one_gradient_are_learned_from_in_parts(monkeypatch
             assert torch.allclose(tensor, other.op.tensors()[name], atol=1e-5), (node.name, name)
 
 
-def test_weights_calibration_is_that_of_a_small_reimplementation() -> None:
-    """The second layer, written out by hand: SGD with a straight-through floor on the mean spikes that arrive."""
+def fired(current: Tensor, op: Spike) -> Tensor:
+    """What neurons without rounding pass on `[T, N, ...]`, step by step as the paper writes it."""
+    theta = op.theta.reshape(-1, 1, 1).expand_as(current[0])  # type: ignore[union-attr]
+    v = torch.zeros_like(current[0]) if op.v_init is None else op.v_init.expand_as(current[0])
+    spikes = []
+    for arriving in current:
+        emitted, v = if_step(arriving, v, theta)
+        spikes.append(emitted)
+    return torch.stack(spikes)
+
+
+def test_potential_and_weights_calibration_are_those_of_a_small_reimplementation() -> None:
+    """The second layer, written out by hand: the mean error of the spikes, then SGD with a straight-through floor.
+
+    Of the result it takes only the first layer, which is done by then, and the threshold.
+    """
     model, x, T = small(), images(16), 8
     settings = {"iterations": 25, "batch": 4, "lr": 2e-5}
-    result = spikecal.convert(model, x, T=T, pipeline=only(Potential(), Weights(**settings)), seed=3)  # type: ignore[arg-type]
-    snn = result.snn
-    # what stood before the second layer's weights were calibrated
-    alone = spikecal.convert(model, x, T=T, pipeline=only(Potential(), Weights(**settings)), seed=3).snn  # type: ignore[arg-type]
+    pipeline = only(Potential(), Weights(**settings), rounding="floor")  # type: ignore[arg-type]
+    snn = spikecal.convert(model, x, T=T, pipeline=pipeline, seed=3).snn
     order = torch.randperm(16, generator=torch.Generator().manual_seed(3))
     x = x[order]
     names = [s.name for s in snn.stages]
     first, second = (snn.graph.nodes[n].op for n in names[:2])
-    theta_in, theta = (op.theta.reshape(1, -1, 1, 1) for op in (first, second))  # type: ignore[union-attr,operator]
-    inputs = alone.run(x).spikes[names[0]] * theta_in / T
+    assert isinstance(first, Spike) and isinstance(second, Spike)
+    theta = second.theta.reshape(1, -1, 1, 1)  # type: ignore[union-attr]
     with torch.no_grad():
         target = F.relu(model.second(F.relu(model.first(x))) + model.skip(x))
+        constant = F.conv2d(x, snn.graph.nodes["first"].op.weight, model.first.bias, padding=1)  # type: ignore[arg-type]
+        train = fired(constant.expand(T, *constant.shape), first)
+        before = fired(torch.stack([model.second(step) + model.skip(x) for step in train]), Spike(theta=second.theta))
+        inputs, v_init = train.mean(0), T * (target - before.mean(0)).mean(0)
+    assert torch.allclose(second.v_init, v_init, atol=1e-4)  # type: ignore[arg-type]
     weight, skip = (m.weight.detach().clone().requires_grad_() for m in (model.second, model.skip))
     velocity = [torch.zeros_like(weight), torch.zeros_like(skip)]
     generator = torch.Generator().manual_seed(3 + 1)  # the second stage
@@ -165,7 +183,7 @@ def test_weights_calibration_is_that_of_a_small_reimplementation() -> None:
         chosen = torch.randint(16, (4,), generator=generator)
         current = F.conv2d(inputs[chosen], weight, model.second.bias, padding=1)
         current = current + F.conv2d(x[chosen], skip, model.skip.bias)
-        charge = (T * (current + second.bias.reshape(1, -1, 1, 1)) + second.v_init) / theta  # type: ignore[union-attr,operator]
+        charge = (T * current + v_init) / theta
         count = charge + (charge.floor() - charge).detach()
         loss = (
             (target[chosen] - theta / T * count.clamp(0, T)).square().sum((1, 2, 3)).mean()
@@ -198,6 +216,24 @@ def test_the_steepest_direction_is_that_of_the_whole_second_derivative() -> None
 
     exact = torch.linalg.eigvalsh(torch.autograd.functional.hessian(loss, flat))[-1]  # type: ignore[no-untyped-call]
     assert curvature(stage, sample, weights, 0) == pytest.approx(float(exact), rel=0.02)
+
+
+@pytest.mark.parametrize("share", [0.99, 1.01])
+def test_a_rate_is_lowered_to_half_of_where_sgd_diverges_and_not_before(share: float) -> None:
+    """On a quadratic of curvature c, SGD with momentum m diverges from a rate of 2 (1 + m) / c on."""
+    model, x = small(), images(8).abs()  # one direction is by far the steepest
+    steepest = 2 * torch.linalg.eigvalsh(second_moments(x))[-1].item() / len(x)
+    limit = 2 * (1 + 0.9) / steepest
+    pipeline = only(Weights(iterations=1, batch=8, lr=share * limit))
+    record = spikecal.convert(model, x, T=2, pipeline=pipeline).records[0]
+    lowered = [note for note in record.notes if f"learned at {limit / 2:.2g}" in note]
+    assert len(lowered) == (share > 1)
+
+
+def second_moments(x: Tensor) -> Tensor:
+    """Of the patches that a 3x3 convolution sees: the second derivative of its squares, but for a factor."""
+    patches = F.unfold(x, 3, padding=1).transpose(1, 2).flatten(0, 1)
+    return patches.T @ patches
 
 
 def test_a_stage_that_nothing_arrives_at_has_no_steepest_direction() -> None:

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from spikecal.calibration.histogram import BINS, Histogram
 
+CLIP = 20.0  # which the widest channels reach
+
 
 def activations(n: int, channels: int, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
@@ -15,7 +17,7 @@ def activations(n: int, channels: int, seed: int = 0) -> torch.Tensor:
 
 
 def merged(x: torch.Tensor, sizes: list[int]) -> Histogram:
-    parts = [Histogram.of(part, 1) for part in x.split(sizes)]
+    parts = [Histogram.of(part, 1, CLIP) for part in x.split(sizes)]
     result = parts[0]
     for part in parts[1:]:
         result = result.merge(part)
@@ -25,14 +27,16 @@ def merged(x: torch.Tensor, sizes: list[int]) -> Histogram:
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_batch_size_and_order_do_not_matter(data: st.DataObject) -> None:
-    x = activations(24, 6)
-    whole = Histogram.of(x, 1)
+    x = activations(24, 6).clamp(max=CLIP)
+    whole = Histogram.of(x, 1, CLIP)
     order = torch.tensor(data.draw(st.permutations(range(24))))
     cut = data.draw(st.integers(1, 23))
     pieces = merged(x[order], [cut, 24 - cut])
     assert torch.equal(pieces.counts, whole.counts)
     assert torch.equal(pieces.exponent, whole.exponent)
     assert torch.equal(pieces.maximum, whole.maximum)
+    assert torch.equal(pieces.clipped, whole.clipped)
+    assert torch.equal(whole.clipped, (x == CLIP).sum((0, 2))) and whole.clipped[-1] > 0
 
 
 def test_counts_are_those_of_the_bins() -> None:
@@ -77,11 +81,12 @@ def test_percentile_is_within_a_bin_of_the_exact_one(percent: float) -> None:
 
 
 def test_layer_histogram_is_that_of_all_channels_together() -> None:
-    x = activations(16, 5)
-    layer = Histogram.of(x, 1).layer()
-    alone = Histogram.of(x.reshape(16, 1, -1), 1)
+    x = activations(16, 5).clamp(max=CLIP)
+    layer = Histogram.of(x, 1, CLIP).layer()
+    alone = Histogram.of(x.reshape(16, 1, -1), 1, CLIP)
     assert torch.equal(layer.counts, alone.counts)
     assert torch.equal(layer.maximum, alone.maximum)
+    assert torch.equal(layer.clipped, alone.clipped)
 
 
 def test_more_channels_than_float32_can_index_at_once() -> None:

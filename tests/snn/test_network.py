@@ -50,6 +50,23 @@ def test_normalized_has_thresholds_of_one_and_binary_spikes() -> None:
             assert (node.op.theta == 1).all()
 
 
+def test_normalized_says_where_it_comes_from_and_how_it_is_read() -> None:
+    snn = dyadic_network()
+    snn.readout = "spikes"
+    assert snn.origin.micro_batches.keys() == {16}
+    assert snn.normalized().origin == snn.origin
+    assert snn.normalized().readout == "spikes"
+
+
+def test_steps_of_another_shape_need_a_reset() -> None:
+    snn, x = dyadic_network(), dyadic_images(4)
+    first = snn.step(x[:2])
+    with pytest.raises(spikecal.DataError, match=r"call reset\(\) first"):
+        snn.step(x)
+    snn.reset()
+    assert torch.equal(snn.step(x)[:2], first)
+
+
 def test_real_weights_flip_at_most_one_spike_in_ten_thousand() -> None:
     model, x = residual(), images(32, 16)
     snn = spikecal.convert(model, x, T=16).snn
@@ -76,6 +93,7 @@ def test_cutting_a_batch_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     snn, x = dyadic_network(), dyadic_images(7)
     whole = snn.run(x)
     monkeypatch.setattr("spikecal.snn.execute.CALL_FLOATS", 1)
+    assert snn.images_per_call(x) == 1
     single = snn.run(x)
     assert torch.equal(whole.outputs, single.outputs)
     assert all(torch.equal(whole.spikes[n], single.spikes[n]) for n in whole.spikes)

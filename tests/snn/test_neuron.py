@@ -3,9 +3,10 @@
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from paper_neuron import if_step
 from torch import Tensor
 
-from spikecal.neurons import Cells, IntegrateAndFire, clip_floor, clip_round, if_step
+from spikecal.neurons import Cells, IntegrateAndFire, clip_floor, clip_round
 
 # Multiples of 1/64 below 64: sums and differences of them are exact in float32.
 dyadic = st.integers(-4096, 4096).map(lambda n: n / 64)

@@ -1,6 +1,7 @@
 """Large images run some steps at a time: the same spikes as all at once, in calibration and afterwards."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from spikecal.calibration.histogram import Histogram
 from spikecal.calibration.threshold import Quantiser, Threshold
 from spikecal.errors import DataError
 from spikecal.pipeline import Pipeline
-from spikecal.snn import execute, network
+from spikecal.snn import execute, network, walk
 
 PIPELINE = spikecal.ACP.changed(Weights, iterations=3, batch=2)
 
@@ -23,6 +24,19 @@ PIPELINE = spikecal.ACP.changed(Weights, iterations=3, batch=2)
 def few_floats(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if 12 x 12 pixels were a large image: three steps at a time."""
     monkeypatch.setattr(execute, "STEP_FLOATS", 3 * 2 * 8 * 12 * 12)
+
+
+def steps_taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The steps of every call that moves a stage on, as they come."""
+    taken: list[int] = []
+
+    def watched(*args: Any) -> Any:
+        taken.append(args[2])
+        return execute.advance(*args)
+
+    monkeypatch.setattr(view, "advance", watched)
+    monkeypatch.setattr(walk, "advance", watched)
+    return taken
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +54,9 @@ def images(count: int = 2, size: int = 12) -> torch.Tensor:
 
 def test_the_outputs_are_those_of_all_steps_at_once(few_floats: None, monkeypatch: pytest.MonkeyPatch) -> None:
     snn = spikecal.convert(residual(), images(8), T=8, pipeline="lcp", micro_batch=2).snn
-    assert execute.steps_per_call(snn._shapes_for((images(),)), 2) == 3
+    taken = steps_taken(monkeypatch)
     parts = snn(images())
+    assert taken == [steps for steps in (3, 3, 2) for _ in snn.stages]
     monkeypatch.setattr(execute, "STEP_FLOATS", 1 << 26)
     assert torch.allclose(parts, snn(images()), atol=1e-5)
 
@@ -60,7 +75,9 @@ def test_dyadic_values_are_the_same_to_the_bit(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_calibration_in_parts_agrees(few_floats: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = steps_taken(monkeypatch)
     small = spikecal.convert(residual(), images(8), T=7, pipeline=PIPELINE, micro_batch=2)
+    assert {3, 1} <= set(taken)
     monkeypatch.setattr(execute, "STEP_FLOATS", 1 << 26)
     whole = spikecal.convert(residual(), images(8), T=7, pipeline=PIPELINE, micro_batch=2)
     for a, b in zip(small.records, whole.records, strict=True):

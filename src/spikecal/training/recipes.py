@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from spikecal.errors import ConfigError
-from spikecal.settings import check_types, from_toml
+from spikecal.settings import check_types, from_toml, preset
 
 Schedule = Literal["cosine", "one-cycle", "steps"]
 Optimiser = Literal["sgd", "adamw"]
@@ -201,12 +201,7 @@ PRESETS: dict[str, Recipe] = {
 
 def resolve(recipe: Recipe | str) -> Recipe:
     """A recipe, or the preset of that name."""
-    if isinstance(recipe, Recipe):
-        return recipe
-    found = PRESETS.get(recipe.lower()) if isinstance(recipe, str) else None
-    if found is None:
-        raise ConfigError(f"there is no recipe {recipe!r}; there are {', '.join(PRESETS)}")
-    return found
+    return preset(recipe, Recipe, PRESETS, "recipe")
 
 
 def paper_recipe(side: int, bn: bool) -> str:

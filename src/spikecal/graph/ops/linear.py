@@ -10,10 +10,9 @@ from torch.nn import functional as F
 from spikecal.graph.ops.base import Op, Shapes, State, integers, require
 
 
-class Conv(Op):
-    """Convolution in 1, 2 or 3 dimensions, zero padding; other paddings are a Pad before it."""
+class _Convolution(Op):
+    """What both kinds of convolution have."""
 
-    CONFIG: ClassVar[dict[str, Any]] = {"stride": ..., "padding": ..., "dilation": ..., "groups": 1}
     TENSORS = ("weight", "bias")
     stride: tuple[int, ...]
     padding: tuple[int, ...]
@@ -23,7 +22,18 @@ class Conv(Op):
     bias: nn.Parameter | None
 
     def validate(self) -> None:
-        _check_convolution(self)
+        dims = self.weight.ndim - 2 if self.weight is not None else 0
+        require(dims in (1, 2, 3), "a convolution's weight must have 3 to 5 dimensions")
+        require(integers(self.stride, 1, [dims]), "a convolution's stride must be positive")
+        require(integers(self.padding, 0, [dims]), "a convolution's padding must not be negative")
+        require(integers(self.dilation, 1, [dims]), "a convolution's dilation must be positive")
+        require(type(self.groups) is int and self.groups >= 1, "a convolution's groups must be positive")
+
+
+class Conv(_Convolution):
+    """Convolution in 1, 2 or 3 dimensions, zero padding; other paddings are a Pad before it."""
+
+    CONFIG: ClassVar[dict[str, Any]] = {"stride": ..., "padding": ..., "dilation": ..., "groups": 1}
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
         function = (F.conv1d, F.conv2d, F.conv3d)[self.weight.ndim - 3]
@@ -35,7 +45,7 @@ class Conv(Op):
         return function(x, self.weight, self.bias, stride, self.padding, self.dilation, self.groups)
 
 
-class ConvTranspose(Op):
+class ConvTranspose(_Convolution):
     """Transposed convolution in 1, 2 or 3 dimensions."""
 
     CONFIG: ClassVar[dict[str, Any]] = {
@@ -45,17 +55,10 @@ class ConvTranspose(Op):
         "dilation": ...,
         "groups": 1,
     }
-    TENSORS = ("weight", "bias")
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
     output_padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
-    weight: nn.Parameter
-    bias: nn.Parameter | None
 
     def validate(self) -> None:
-        _check_convolution(self)
+        super().validate()
         dims = self.weight.ndim - 2
         require(integers(self.output_padding, 0, [dims]), "output_padding must not be negative")
 
@@ -64,15 +67,6 @@ class ConvTranspose(Op):
         return function(
             x, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
         )
-
-
-def _check_convolution(op: Conv | ConvTranspose) -> None:
-    dims = op.weight.ndim - 2 if op.weight is not None else 0
-    require(dims in (1, 2, 3), "a convolution's weight must have 3 to 5 dimensions")
-    require(integers(op.stride, 1, [dims]), "a convolution's stride must be positive")
-    require(integers(op.padding, 0, [dims]), "a convolution's padding must not be negative")
-    require(integers(op.dilation, 1, [dims]), "a convolution's dilation must be positive")
-    require(type(op.groups) is int and op.groups >= 1, "a convolution's groups must be positive")
 
 
 class Linear(Op):
