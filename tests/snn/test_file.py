@@ -213,6 +213,8 @@ HOSTILE = {
     "true for a clip": lambda spec, header: [
         n["config"].update(clip=True) for n in spec["nodes"] if n["op"] == "Spike"
     ],
+    "channels at the batch": lambda spec, header: spec["nodes"][1].update(channel=0),
+    "a first input that is the second": lambda spec, header: spec["nodes"][0]["config"].update(index=1),
     "list for a graph": lambda spec, header: spec.update(nodes={"a": 1}),
 }
 
