@@ -164,3 +164,13 @@ def test_what_the_package_does_not_have_is_not_stored(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Burst neurons cannot be stored"):  # before the work starts
         spikecal.convert(dyadic(), dyadic_images(8), T=2, pipeline=Pipeline(neuron=Burst()), workdir=f"{tmp_path}/work")
     assert not list(__import__("pathlib").Path(str(tmp_path)).glob("**/*.*"))
+
+
+def test_thresholds_are_searched_for_all_levels_a_mean_can_have() -> None:
+    pipeline = Pipeline(neuron=Burst())
+    result = spikecal.convert(dyadic(), dyadic_images(8), T=4, pipeline=pipeline)
+    for name, histogram in result.histograms.items():
+        op = result.snn.graph.nodes[name].op
+        assert isinstance(op, Spike) and op.theta is not None
+        reach = pipeline.threshold.solve(histogram, 8, "round")  # two spikes in each of four steps
+        assert torch.allclose(2 * op.theta, reach.to(op.theta))
