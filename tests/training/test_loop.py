@@ -197,6 +197,33 @@ def test_label_smoothing_and_clipping_take_part(tmp_path: Path) -> None:
     assert sizes[:7] == pytest.approx([1e-3 * recipe.learning_rate(step, 8) for step in range(7)], rel=0.02)
 
 
+def test_bfloat16_is_the_networks_alone(tmp_path: Path) -> None:
+    """Weights and loss stay float32. Checkpoints from before there was a choice resume."""
+    seen: list[torch.dtype] = []
+
+    class Watched(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = network()
+
+        def forward(self, x: Tensor) -> Tensor:
+            outputs: Tensor = self.inner(x)
+            seen.append(outputs.dtype)
+            return outputs
+
+    plain = trained(tmp_path / "plain")
+    torch.manual_seed(0)
+    other = train(Watched(), images(), CARD, RECIPE.changed(precision="bfloat16"), tmp_path / "half")
+    assert seen[0] == torch.float32 and set(seen[1:]) == {torch.bfloat16}  # the first is tried before any training
+    assert all(p.dtype == torch.float32 for p in other.model.parameters())
+    losses = [run.history[0].loss for run in (plain, other)]
+    assert losses[0] == pytest.approx(losses[1], rel=0.1) and losses[0] != losses[1]
+    state = torch.load(tmp_path / "plain", weights_only=True)
+    del state["recipe"]["precision"]
+    checkpoint.write(tmp_path / "plain", state)
+    assert same(trained(tmp_path / "plain"), plain)
+
+
 def test_a_network_learns_the_embedded_images(tmp_path: Path) -> None:
     _, card = build_model("resnet20")
     torch.manual_seed(0)

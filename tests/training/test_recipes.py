@@ -116,6 +116,7 @@ def test_the_documented_file_is_complete() -> None:
         ({"schedule": "step"}, "one of cosine, one-cycle"),
         ({"warm_up": 1.0}, "warm_up"),
         ({"ema": 1.0}, "ema"),
+        ({"precision": "float16"}, "precision must be float32 or bfloat16"),
         ({"augment": ["blur"]}, "no augmentation 'blur'; there are crop"),
         ({"augment": "flip"}, "augment cannot be 'flip'"),
         ({"augment": ["flip", "flip"]}, "nothing twice"),
