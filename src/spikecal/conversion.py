@@ -34,7 +34,6 @@ from spikecal.phases import Context, histograms, set_neurons, sweep
 from spikecal.pipeline import LCP, Pipeline, resolve
 from spikecal.progress import Progress, Silent
 from spikecal.result import Result
-from spikecal.snn.execute import shapes_of
 from spikecal.snn.network import SpikingNetwork, weights_channels_last
 from spikecal.snn.origin import Origin, Timings
 from spikecal.workdir import Workdir, fingerprint
@@ -68,8 +67,8 @@ def convert(
     """
     check_model(model)
     keep = checked_keep(keep)
-    for name, value, least, below in (("seed", seed, 0, 2**63), ("memory", memory, 0, None)):
-        check_number(name, value, least, below)
+    check_number("seed", seed, 0, 2**63)
+    check_number("memory", memory, 0)
     check_number("micro_batch", micro_batch, 1)
     pipeline, steps = resolve(pipeline), steps_of(T)
     device, dtype = home_of(model)
@@ -137,7 +136,7 @@ def _calibrated(context: Context, steps: list[int], timings: Timings, dtype: tor
     for T in steps:
         started = time.perf_counter()
         networks[T] = SpikingNetwork(graph.clone(), T)
-        set_neurons(networks[T], seen, pipeline, dtype, shapes_of(graph, images[0]))
+        set_neurons(networks[T], seen, pipeline, dtype, context.shapes)
         for index, calibrators in enumerate(context.phases()):
             records += sweep(context, networks[T], calibrators, index, per_image)
         timings.steps[T] = time.perf_counter() - started

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -38,8 +39,13 @@ class Context:
     progress: Progress
     workdir: Workdir | None
 
+    @cached_property
+    def shapes(self) -> Shapes:
+        """Of all values for the first image, which sizes are planned by."""
+        return shapes_of(self.ann, self.images[0])
+
     def images_per_call(self, T: int) -> int:
-        return self.micro_batch or images_per_call(shapes_of(self.ann, self.images[0]), T)
+        return self.micro_batch or images_per_call(self.shapes, T)
 
     def phases(self) -> Sequence[Sequence[Calibrator]]:
         """The sweeps; without any, one that only measures, if records are wanted."""
@@ -55,7 +61,7 @@ def histograms(context: Context) -> tuple[dict[str, Histogram], float]:
         names, took = done[1]
         return {name: Histogram(*(done[0][f"{name}:{part}"].to(device) for part in PARTS)) for name in names}, took
     started = time.perf_counter()
-    grouped = batches(images, images_per_call(shapes_of(context.ann, images[0]), 1), ())
+    grouped = batches(images, images_per_call(context.shapes, 1), ())
     context.progress.phase("thresholds", len(grouped), None)
     found = observe(context.ann, grouped, _shapes(context.ann, grouped), context.progress)
     took = time.perf_counter() - started
@@ -98,7 +104,7 @@ def sweep(
     graph, T = context.ann, network.T
     used = context.images[: max([c.images for c in calibrators], default=MEASURED)]
     marks = sorted({min(c.images, len(used)) for c in calibrators})
-    shapes, size = shapes_of(graph, used[0]), context.images_per_call(T)
+    shapes, size = context.shapes, context.images_per_call(T)
     working = WORKING_VALUES * 4 * max(CALL_FLOATS, size * min(T, steps_per_call(shapes, size)) * largest_value(shapes))
     grouped = batches(used, size, marks)
     folder = context.workdir.folder / f"T{T}" / f"sweep{index}" if context.workdir else None
