@@ -30,7 +30,7 @@ from spikecal.graph.lowering.lower import lower
 from spikecal.graph.ops import Spike
 from spikecal.graph.stages import partition, with_joints
 from spikecal.memory import free_memory
-from spikecal.phases import Context, histograms, set_neurons, sweep
+from spikecal.phases import Context, histograms, run_phases, set_neurons
 from spikecal.pipeline import LCP, Pipeline, resolve
 from spikecal.progress import Progress, Silent
 from spikecal.result import Result
@@ -137,8 +137,7 @@ def _calibrated(context: Context, steps: list[int], timings: Timings, dtype: tor
         started = time.perf_counter()
         networks[T] = SpikingNetwork(graph.clone(), T)
         set_neurons(networks[T], seen, pipeline, dtype, context.shapes)
-        for index, calibrators in enumerate(context.phases()):
-            records += sweep(context, networks[T], calibrators, index, per_image)
+        records += run_phases(context, networks[T], per_image)
         timings.steps[T] = time.perf_counter() - started
     origin = Origin(micro_batches={T: context.images_per_call(T) for T in steps if context.phases()})
     for network in networks.values():

@@ -1,8 +1,8 @@
-"""The phases of a conversion: one pass of the ANN for histograms, then neurons and sweeps for every T. All resume."""
+"""What a conversion is made of: one pass of the ANN for histograms, then neurons and phases for every T. All resume."""
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -12,10 +12,11 @@ from spikecal.calibration.calibrators import Calibrator, Weights
 from spikecal.calibration.histogram import PARTS, Histogram
 from spikecal.calibration.images import Inputs, batches
 from spikecal.calibration.sweep import StageRecord, Sweep, observe
+from spikecal.calibration.whole import NetworkPhase, Whole
 from spikecal.graph.graph import Graph
 from spikecal.graph.ops import Spike, frozen
 from spikecal.graph.passes import set_pool_units
-from spikecal.pipeline import Pipeline
+from spikecal.pipeline import Phase, Pipeline
 from spikecal.progress import Progress
 from spikecal.snn.execute import CALL_FLOATS, Shapes, images_per_call, largest_value, shapes_of, steps_per_call
 from spikecal.snn.network import SpikingNetwork
@@ -23,6 +24,7 @@ from spikecal.workdir import Workdir
 
 WORKING_VALUES = 8  # values of one kernel call that are alive at once, besides what is cached
 MEASURED = 128  # images of a sweep that only measures
+SAVE_SECONDS = 10  # between two states of a phase on the whole network: what a killed process may lose
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +49,8 @@ class Context:
     def images_per_call(self, T: int) -> int:
         return self.micro_batch or images_per_call(self.shapes, T)
 
-    def phases(self) -> Sequence[Sequence[Calibrator]]:
-        """The sweeps; without any, one that only measures, if records are wanted."""
+    def phases(self) -> Sequence[Phase]:
+        """Those of the pipeline; without any, a sweep that only measures, if records are wanted."""
         return self.pipeline.sweeps or ((),) * self.records
 
 
@@ -91,18 +93,57 @@ def set_neurons(
         set_pool_units(network.graph, shapes)
 
 
-def image_passes(calibrators: Sequence[Calibrator], images: int, T: int) -> float:
-    """About how many passes of the ANN over one image a sweep costs: the estimate before it starts."""
-    solving = sum(3 * c.iterations * c.batch for c in calibrators if isinstance(c, Weights))
+def run_phases(context: Context, network: SpikingNetwork, per_image: float) -> list[StageRecord]:
+    """All phases of the pipeline, in order; `per_image` are the seconds of the ANN, for the estimate."""
+    records: list[StageRecord] = []
+    for index, phase in enumerate(context.phases()):
+        if isinstance(phase, NetworkPhase):
+            context = replace(context, ann=on_whole_network(context, network, phase, index, per_image))
+        else:
+            records += sweep(context, network, phase, index, per_image)
+    return records
+
+
+def on_whole_network(
+    context: Context, network: SpikingNetwork, phase: NetworkPhase, index: int, per_image: float
+) -> Graph:
+    """One phase on the whole network; returns what later sweeps aim at."""
+    whole = Whole(context.ann, network, context.images[: images_of(phase)], context.seed)
+    key = f"T{network.T}/phase{index}"
+    seconds = per_image * image_passes(phase, len(whole.images), network.T)
+    context.progress.phase(f"T={network.T} {phase.label}", phase.rounds, seconds)
+    known = context.workdir.load(key) if context.workdir else None
+    state, done = known if known else (phase.start(whole), 0)
+    saved = time.monotonic()
+    for number in range(done, phase.rounds):
+        state = phase.advance(whole, state, number)
+        last = number + 1 == phase.rounds
+        if context.workdir and (last or time.monotonic() - saved > SAVE_SECONDS):
+            context.workdir.save(key, state, number + 1)
+            saved = time.monotonic()
+        context.progress.advance()
+    return phase.finish(whole, state)
+
+
+def images_of(phase: Phase) -> int:
+    """How many images a phase looks at, where there are so many."""
+    return phase.images if isinstance(phase, NetworkPhase) else max([c.images for c in phase], default=MEASURED)
+
+
+def image_passes(phase: Phase, images: int, T: int) -> float:
+    """About how many passes of the ANN over one image a phase costs: the estimate before it starts."""
+    if isinstance(phase, NetworkPhase):
+        return phase.passes(images, T)
+    solving = sum(3 * c.iterations * c.batch for c in phase if isinstance(c, Weights))
     return images * (1 + 1.5 * T) + solving
 
 
 def sweep(
-    context: Context, network: SpikingNetwork, calibrators: Sequence[Calibrator], index: int, per_image: float
+    context: Context, network: SpikingNetwork, calibrators: tuple[Calibrator, ...], index: int, per_image: float
 ) -> list[StageRecord]:
     """One pass of calibrators over a network; `per_image` are the seconds of the ANN, for the estimate."""
     graph, T = context.ann, network.T
-    used = context.images[: max([c.images for c in calibrators], default=MEASURED)]
+    used = context.images[: images_of(calibrators)]
     marks = sorted({min(c.images, len(used)) for c in calibrators})
     shapes, size = context.shapes, context.images_per_call(T)
     working = WORKING_VALUES * 4 * max(CALL_FLOATS, size * min(T, steps_per_call(shapes, size)) * largest_value(shapes))

@@ -1,12 +1,14 @@
 """Pipelines: which thresholds, which rounding, which calibrators in which order. The paper's own as presets."""
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Quantiser, Threshold
+from spikecal.calibration.whole import NetworkPhase
 from spikecal.errors import ConfigError
 from spikecal.neurons import NEURONS, IntegrateAndFire, Neuron, known_neuron
 from spikecal.settings import check_types, from_toml, preset
@@ -16,6 +18,10 @@ ROUNDINGS = ("floor", "bias", "potential")
 
 THRESHOLDS: dict[str, type[Threshold]] = {"maxact": MaxAct, "percentile": Percentile, "mmse": MMSE}
 CALIBRATORS: dict[str, type[Calibrator]] = {"bias": Bias, "potential": Potential, "weights": Weights}
+NETWORK_PHASES: dict[str, type[NetworkPhase]] = {}
+
+Phase = tuple[Calibrator, ...] | NetworkPhase
+Part = TypeVar("Part", bound=Calibrator | NetworkPhase)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +29,14 @@ class Pipeline:
     """How a network is converted.
 
     `rounding` is how the half step of ClipRound enters: `bias` (theta/2T at every step, the paper's text),
-    `potential` (v(0) = theta/2) or not at all (`floor`). `sweeps` are passes over the network, front to back; each is
-    a tuple of calibrators that a stage goes through before the next stage's turn.
+    `potential` (v(0) = theta/2) or not at all (`floor`). `sweeps` are its phases, in order. Most are passes over the
+    network, front to back: a tuple of calibrators that a stage goes through before the next stage's turn. Others work
+    on the whole network at once.
     """
 
     threshold: Threshold = MMSE(per="channel")
     rounding: Rounding = "bias"
-    sweeps: tuple[tuple[Calibrator, ...], ...] = ()
+    sweeps: tuple[Phase, ...] = ()
     neuron: Neuron = IntegrateAndFire()
 
     def __post_init__(self) -> None:
@@ -50,7 +57,7 @@ class Pipeline:
     @property
     def calibrators(self) -> list[Calibrator]:
         """Those of all sweeps, in order."""
-        return [calibrator for sweep in self.sweeps for calibrator in sweep]
+        return [calibrator for phase in self.sweeps if isinstance(phase, tuple) for calibrator in phase]
 
     @property
     def learns(self) -> bool:
@@ -60,14 +67,20 @@ class Pipeline:
     @property
     def images(self) -> int:
         """How many images all of it looks at."""
-        return max([self.threshold.images, *(calibrator.images for calibrator in self.calibrators)])
+        whole = [phase.images for phase in self.sweeps if isinstance(phase, NetworkPhase)]
+        return max([self.threshold.images, *(calibrator.images for calibrator in self.calibrators), *whole])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as in TOML and in files."""
         return {
             "threshold": _plain(self.threshold, THRESHOLDS),
             "rounding": self.rounding,
-            "sweeps": [[_plain(c, CALIBRATORS) for c in sweep] for sweep in self.sweeps],
+            "sweeps": [
+                _plain(phase, NETWORK_PHASES)
+                if isinstance(phase, NetworkPhase)
+                else [_plain(c, CALIBRATORS) for c in phase]
+                for phase in self.sweeps
+            ],
             **({} if self.neuron == IntegrateAndFire() else {"neuron": known_neuron(self.neuron)}),
         }
 
@@ -83,9 +96,9 @@ class Pipeline:
             changes["threshold"] = _build(settings.pop("threshold"), THRESHOLDS, "threshold", base.threshold)
         if "sweeps" in settings:
             sweeps = settings.pop("sweeps")
-            if not isinstance(sweeps, list) or not all(isinstance(sweep, list) for sweep in sweeps):
+            if not isinstance(sweeps, list) or not all(map(_is_plain_phase, sweeps)):
                 raise ConfigError("sweeps are a list of lists of calibrators")
-            changes["sweeps"] = tuple(tuple(_build(c, CALIBRATORS, "calibrator") for c in sweep) for sweep in sweeps)
+            changes["sweeps"] = tuple(_phase(phase) for phase in sweeps)
         if "rounding" in settings:
             changes["rounding"] = settings.pop("rounding")
         if "neuron" in settings:
@@ -100,27 +113,46 @@ class Pipeline:
         """From a file such as `docs/pipeline.toml`."""
         return from_toml(path, cls.from_dict)
 
-    def changed(self, kind: type[Calibrator], **settings: Any) -> "Pipeline":
-        """The same with other settings in every calibrator of one kind: `ACP.changed(Weights, iterations=200)`."""
-        sweeps = tuple(
-            tuple(dataclasses.replace(c, **settings) if isinstance(c, kind) else c for c in sweep)
-            for sweep in self.sweeps
-        )
-        return dataclasses.replace(self, sweeps=sweeps)
+    def changed(self, kind: type[Part], **settings: Any) -> "Pipeline":
+        """The same with other settings in every part of one kind: `ACP.changed(Weights, iterations=200)`."""
+        return self.mapped(kind, lambda part: dataclasses.replace(part, **settings))
+
+    def mapped(self, kind: type[Part], change: Callable[[Part], Part]) -> "Pipeline":
+        """The same with every part of one kind, calibrators or phases on the whole network, changed."""
+
+        def new(part: Any) -> Any:
+            if isinstance(part, tuple):
+                return tuple(map(new, part))
+            return change(part) if isinstance(part, kind) else part
+
+        return dataclasses.replace(self, sweeps=new(self.sweeps))
 
     def with_images(self, count: int) -> "Pipeline":
         """The same with `count` calibration images for every part."""
         threshold = dataclasses.replace(self.threshold, images=count)
-        return dataclasses.replace(self, threshold=threshold).changed(Calibrator, images=count)
+        whole = dataclasses.replace(self, threshold=threshold).changed(Calibrator, images=count)
+        return whole.changed(NetworkPhase, images=count)
 
 
 def _are_sweeps(sweeps: Any) -> bool:
     return isinstance(sweeps, tuple) and all(
-        isinstance(sweep, tuple) and all(isinstance(c, Calibrator) for c in sweep) for sweep in sweeps
+        isinstance(phase, NetworkPhase) or (isinstance(phase, tuple) and all(isinstance(c, Calibrator) for c in phase))
+        for phase in sweeps
     )
 
 
-def _plain(part: Threshold | Calibrator, kinds: dict[str, Any]) -> dict[str, Any]:
+def _is_plain_phase(settings: Any) -> bool:
+    return isinstance(settings, list) or (isinstance(settings, dict) and settings.get("kind") in NETWORK_PHASES)
+
+
+def _phase(settings: list[Any] | dict[str, Any]) -> Phase:
+    if isinstance(settings, dict):
+        phase: NetworkPhase = _build(settings, NETWORK_PHASES, "phase")
+        return phase
+    return tuple(_build(c, CALIBRATORS, "calibrator") for c in settings)
+
+
+def _plain(part: Threshold | Calibrator | NetworkPhase, kinds: dict[str, Any]) -> dict[str, Any]:
     kind = next((name for name, cls in kinds.items() if type(part) is cls), None)
     if kind is None:
         raise ConfigError(

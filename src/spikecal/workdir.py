@@ -38,7 +38,7 @@ class Workdir:
         except ConfigError:
             self.close()
             raise
-        for leftover in (*folder.glob("*.step.part"), *folder.glob("T*/sweep*/*.part")):  # of a killed process
+        for leftover in (*folder.glob("*.step.part"), *folder.glob("T*/**/*.part")):  # of a killed process
             leftover.unlink(missing_ok=True)
 
     def close(self) -> None:

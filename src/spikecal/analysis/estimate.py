@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from spikecal.clock import fastest
 from spikecal.graph.lowering.lower import lower
 from spikecal.graph.stages import Stage, last_uses, partition, with_joints
-from spikecal.phases import MEASURED, image_passes
+from spikecal.phases import MEASURED, image_passes, images_of
 from spikecal.pipeline import Pipeline
 from spikecal.snn.execute import Shapes, shapes_of
 
@@ -34,9 +34,8 @@ def estimate(network: nn.Module, images: Tensor, keep: Sequence[str], T: int, pi
 
 def passes(pipeline: Pipeline, T: int) -> float:
     """The work of a conversion in passes of the ANN over one image: thresholds, sweeps, iterations."""
-    sweeps = pipeline.sweeps or ((),)
-    images = [max((c.images for c in sweep), default=MEASURED) for sweep in sweeps]
-    return pipeline.threshold.images + sum(map(image_passes, sweeps, images, [T] * len(sweeps)))
+    phases = pipeline.sweeps or ((),)
+    return pipeline.threshold.images + sum(image_passes(phase, images_of(phase), T) for phase in phases)
 
 
 def peak_bytes(stages: list[Stage], shapes: Shapes, T: int, pipeline: Pipeline) -> int:

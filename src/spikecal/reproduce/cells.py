@@ -20,7 +20,7 @@ from spikecal.data.sources import Data, subset
 from spikecal.errors import DataError
 from spikecal.files import write_whole
 from spikecal.graph.stages import partition
-from spikecal.phases import MEASURED, image_passes
+from spikecal.phases import MEASURED, image_passes, images_of
 from spikecal.pipeline import Pipeline
 from spikecal.progress import Progress, Silent
 from spikecal.reproduce import detectors
@@ -84,10 +84,9 @@ class Cell:
         if self.pipeline is None or not self.T:
             return self.images
         work = self.pipeline.threshold.images + STEP_COST * self.T * self.images
-        for sweep in self.pipeline.sweeps:
-            work += image_passes(sweep, max(c.images for c in sweep), self.T)
-            work += sum(MORE_SOLVING * c.iterations * c.batch for c in sweep if isinstance(c, Weights))
-        return work
+        work += sum(image_passes(phase, images_of(phase), self.T) for phase in self.pipeline.sweeps)
+        solved = [c for c in self.pipeline.calibrators if isinstance(c, Weights)]
+        return work + sum(MORE_SOLVING * c.iterations * c.batch for c in solved)
 
 
 def machine() -> dict[str, Any]:

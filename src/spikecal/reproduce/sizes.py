@@ -61,11 +61,7 @@ class Sizes:
 
 def _fewer(pipeline: Pipeline, kind: type[Calibrator], most: int) -> Pipeline:
     """The pipeline with at most so many images for calibrators of one kind."""
-    sweeps = [
-        tuple(replace(c, images=min(c.images, most)) if isinstance(c, kind) else c for c in sweep)
-        for sweep in pipeline.sweeps
-    ]
-    return replace(pipeline, sweeps=tuple(sweeps))
+    return pipeline.mapped(kind, lambda calibrator: replace(calibrator, images=min(calibrator.images, most)))
 
 
 # What the paper ran; the batch is its code's.

@@ -61,7 +61,7 @@ def advance(
 
 def analog(stage: Stage, values: Mapping[str, Tensor], shapes: Shapes) -> Tensor:
     """The ANN's value at the end of a stage, `[1, N, ...]` like its inputs."""
-    return stage.end.op(current(stage, values, 1, shapes, None))
+    return stage.end.op(current(stage, values, 1, shapes, None)[0]).unsqueeze(0)
 
 
 def current(stage: Stage, values: Mapping[str, Tensor], steps: int, shapes: Shapes, memory: Memory | None) -> Tensor:

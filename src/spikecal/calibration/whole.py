@@ -1,0 +1,56 @@
+"""Phases on a whole network: what a pipeline does between sweeps, in rounds that a killed process resumes after."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from spikecal.calibration.images import Inputs
+from spikecal.errors import ConfigError
+from spikecal.graph.graph import Graph
+from spikecal.snn.network import SpikingNetwork
+
+State = dict[str, Tensor]  # all that a phase knows after a round; saved and loaded as it is
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What a phase works on. `ann` is what sweeps aim at: the graph before any change."""
+
+    ann: Graph
+    network: SpikingNetwork
+    images: Sequence[Inputs]
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkPhase:
+    """Base. `images` is how many are looked at, `rounds` how often `advance` is called, `label` the name on screen.
+
+    A round draws its random numbers from the seed and its own number, so that a resumed phase gives the same bytes.
+    """
+
+    images: int = 128
+    rounds: int = 1
+    label: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        if self.images < 1 or self.rounds < 1:
+            raise ConfigError(f"{self.label} needs at least one image and one round")
+
+    def passes(self, images: int, T: int) -> float:
+        """About how many passes of the ANN over one image all rounds cost: the estimate before they start."""
+        raise NotImplementedError
+
+    def start(self, whole: Whole) -> State:
+        """What is known before the first round. The network must not change."""
+        raise NotImplementedError
+
+    def advance(self, whole: Whole, state: State, number: int) -> State:
+        """The state after one more round. The network must not change: a resumed phase begins with a fresh one."""
+        raise NotImplementedError
+
+    def finish(self, whole: Whole, state: State) -> Graph:
+        """Put the result into the network. Returns what later sweeps aim at: `whole.ann`, or a graph just like it."""
+        raise NotImplementedError
