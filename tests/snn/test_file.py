@@ -192,7 +192,7 @@ HOSTILE = {
     "neurons without threshold": lambda spec, header: [
         spec["parameters"]["8"].pop(k) for k in list(spec["parameters"]["8"]) if k.endswith(":theta")
     ],
-    "newer format": lambda spec, header: spec.update(format=3),
+    "newer format": lambda spec, header: spec.update(format=4),
     "a neuron nobody knows": lambda spec, header: next(n for n in spec["nodes"] if n["op"] == "Spike")["config"].update(
         neuron="leaky"
     ),
@@ -215,6 +215,12 @@ HOSTILE = {
     ],
     "channels at the batch": lambda spec, header: spec["nodes"][1].update(channel=0),
     "a first input that is the second": lambda spec, header: spec["nodes"][0]["config"].update(index=1),
+    "a list for waits": lambda spec, header: spec.update(format=3, waits=[]),
+    "a number for waits": lambda spec, header: spec.update(format=3, waits={"8": 1}),
+    "a wait of words": lambda spec, header: spec.update(format=3, waits={"8": {"relu": "long"}}),
+    "a wait of nobody": lambda spec, header: spec.update(format=3, waits={"8": {"nobody": 1}}),
+    "a wait past the end": lambda spec, header: spec.update(format=3, waits={"8": {"relu": 8}}),
+    "a wait of a joint": lambda spec, header: spec.update(format=3, waits={"8": {"fc.joint": 1}}),
     "list for a graph": lambda spec, header: spec.update(nodes={"a": 1}),
 }
 
@@ -228,6 +234,8 @@ def test_a_hostile_header_is_refused(path: Path, name: str) -> None:
 
 def test_signing_again_is_not_what_is_refused(path: Path) -> None:
     assert spikecal.load(hostile(path, lambda spec, header: None)).T == 8
+    waits = hostile(path, lambda spec, header: spec.update(format=3, waits={"8": {"relu": 7}}))
+    assert spikecal.load(waits).waits == {"relu": 7}
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1.0])

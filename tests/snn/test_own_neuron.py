@@ -99,7 +99,7 @@ def averaged() -> Averaged:
 
 def levels(snn: SpikingNetwork, x: Tensor, chunk: int) -> dict[str, Tensor]:
     """The levels of every layer over all steps, run so many steps at a time."""
-    course, found = Course(snn.stages, snn._shapes_for((x,))), dict[str, list[Tensor]]()
+    course, found = Course(snn.windows, snn._shapes_for((x,))), dict[str, list[Tensor]]()
     for start in range(0, snn.T, chunk):
         inputs = {snn.graph.inputs()[0]: x.unsqueeze(0)}
         steps = min(chunk, snn.T - start)

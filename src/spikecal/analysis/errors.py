@@ -28,7 +28,7 @@ from spikecal.progress import Progress
 from spikecal.snn.execute import Emission, Shapes, Want, analog, images_per_call, shapes_of
 from spikecal.snn.network import SpikingNetwork
 from spikecal.snn.walk import Course, Edges, analog_values
-from spikecal.tensors import channels_last
+from spikecal.snn.windows import Windows
 
 IMAGES = 128
 PARTS = ("total", "input", "local", "flooring", "clipping", "unevenness", "weights")
@@ -185,14 +185,15 @@ class StageRun:
 @torch.no_grad()
 def walk(stages: Sequence[Stage], snn: SpikingNetwork, batch: Sequence[Tensor], shapes: Shapes) -> Iterator[StageRun]:
     """Every stage of one batch in running order, the ANN's beside the SNN's."""
-    inputs = {name: channels_last(x).unsqueeze(0) for name, x in zip(snn.graph.inputs(), batch, strict=True)}
-    means = Edges(stages)
+    inputs = snn.input_values(tuple(batch))
+    means = Edges(Windows(1, stages))
     for name, value in inputs.items():
         means.put(name, value, 1)
-    course = Course(snn.stages, shapes).advance(inputs, snn.T, last=True, want=Want.VALUE | Want.TOTAL)
-    for (ann, x), (stage, emission) in zip(analog_values(stages, inputs, shapes), course, strict=True):
+    course = Course(snn.windows, shapes)
+    emissions = course.advance(inputs, snn.windows.end, last=True, want=Want.VALUE | Want.TOTAL)
+    for (ann, x), (stage, emission) in zip(analog_values(stages, inputs, shapes), emissions, strict=True):
         mean = emission.summed() / snn.T
-        r = analog(ann, means.take(ann)[0], shapes)
+        r = analog(ann, means.take(ann, 1), shapes)
         yield _run(stage, snn.T, x[0], r[0], mean, emission)
         means.put(stage.name, mean.unsqueeze(0), 1)
 

@@ -115,7 +115,7 @@ class Sweep:
         own = {name: self.shapes[0][name] for name in (*stage.inputs, *(node.name for node in stage.nodes))}
         together = images_per_call(own, self.network.T) if self.grouping else 1
         seed = self.seed + number
-        view = StageView(ann, stage, self.network.T, self.cache, counts, self.marks, self.shapes, seed, together)
+        view = StageView(ann, stage, self.network.windows, self.cache, counts, self.marks, self.shapes, seed, together)
         applicable = [c for c in self.calibrators if c.applies(stage)]
         view.prepare()
         errors = [("before", view.simulate(keep=not applicable).error)]

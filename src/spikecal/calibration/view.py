@@ -14,6 +14,7 @@ from spikecal.calibration.samples import Sample, Samples
 from spikecal.graph.ops import Spike
 from spikecal.graph.stages import Stage
 from spikecal.snn.execute import Emission, Memory, Shapes, Want, advance, analog, current, emit, steps_per_call
+from spikecal.snn.windows import Windows, gathered
 
 
 @dataclass
@@ -46,7 +47,7 @@ class StageView:
         self,
         ann: Stage,
         stage: Stage,
-        T: int,
+        windows: Windows,
         cache: Cache,
         counts: Sequence[int],
         marks: Iterable[int],
@@ -54,7 +55,8 @@ class StageView:
         seed: int,
         together: int = 1,
     ) -> None:
-        self.ann, self.stage, self.T, self.cache = ann, stage, T, cache
+        self.ann, self.stage, self.T, self.cache = ann, stage, windows.T, cache
+        self.wait, self.charges = windows.waits.get(stage.name, 0), windows.charges(stage)
         self.counts, self.marks, self.shapes, self.seed = counts, sorted(set(marks)), shapes, seed
         self.one_size = len({tuple(s[stage.name][1:]) for s in shapes}) == 1
         self.calls = list(calls(counts, self.marks, shapes, together))
@@ -79,6 +81,14 @@ class StageView:
         """Some of the steps of a boundary, `[steps or 1, N, ...]`."""
         held = [self.cache.get((name, batch, "snn")) for batch in call]
         return joined([steps_of(value, start, steps) for value in held], False)
+
+    def arriving(self, name: str, call: range, start: int, steps: int) -> Tensor:
+        """Some of the steps of an input in the stage's own time; one that starts earlier enters with the first step."""
+        lead = self.charges[name]
+        begin, end = start + (lead if start else 0), min(self.T, start + steps + lead)
+        there = max(0, end - begin)
+        value = self.value(name, call, "snn") if there == self.T else self.part(name, call, begin, there)
+        return gathered(value, there, 0 if start else lead, steps)
 
     def mean_value(self, name: str, call: range) -> Tensor:
         """The mean over time of what a boundary passes on, `[N, ...]`."""
@@ -118,8 +128,8 @@ class StageView:
         key = (self.stage.name, call.start, "current")
         held = self.cache.find(key)
         if held is None:
-            values = {n: self.value(n, call, "snn") for n in self.stage.inputs}
-            held = current(self.stage, values, self.T, self.shapes[call.start], {})
+            values = {n: self.arriving(n, call, 0, self.T) for n in self.stage.inputs}
+            held = current(self.stage, values, self.T, self.shapes[call.start], Memory())
             self.cache.put(key, held)
         return over_time(held)
 
@@ -164,7 +174,7 @@ class StageView:
             total.add(emission.summed() if emission.total is None else emission.total)
             if emission.spikes is not None:
                 spikes.add(emission.spikes)
-            for batch, part in self._passed_on(call, emission) if keep else ():
+            for batch, part in self._passed_on(call, emission) if keep and emission.steps else ():
                 kept[batch].append(part)
         for batch, parts in kept.items() if keep else ():
             self.cache.put((self.stage.name, batch, "snn"), joined_in_time(parts, self.at_once))
@@ -177,13 +187,14 @@ class StageView:
 
     def _emissions(self, call: range, want: Want) -> Iterator[Emission]:
         """What the stage emits in all T steps; currents are kept between runs where all steps fit at once."""
-        memory: Memory = {}
+        memory = Memory(self.wait)
         if self.at_once >= self.T:
-            yield emit(self.stage, self.current(call), self.T, memory, want)
+            yield emit(self.stage, self.current(call), self.T, memory, want, self.wait)
             return
         for start, steps in self._parts():
-            values = {name: self.part(name, call, start, steps) for name in self.stage.inputs}
-            yield advance(self.stage, values, steps, self.shapes[call.start], memory, want)
+            values = {name: self.arriving(name, call, start, steps) for name in self.stage.inputs}
+            flush = self.wait if start + steps == self.T else 0
+            yield advance(self.stage, values, steps, self.shapes[call.start], memory, want, flush)
 
     def _passed_on(self, call: range, emission: Emission) -> Iterator[tuple[int, Value]]:
         """What each micro-batch passes on, as the cache keeps it."""

@@ -16,8 +16,6 @@ from spikecal.data.card import Card
 from spikecal.graph.stages import Stage
 from spikecal.snn.execute import Want, shapes_of
 from spikecal.snn.network import SpikingNetwork
-from spikecal.snn.walk import Course
-from spikecal.tensors import channels_last
 
 CLASSES = 10  # that are shown of an image
 THUMBNAIL = 96  # pixels of the longer side
@@ -65,9 +63,8 @@ def neuron_shapes(network: SpikingNetwork, image: Tensor) -> list[tuple[int, ...
 @torch.no_grad()
 def spikes_over_time(network: SpikingNetwork, image: Tensor) -> Iterator[tuple[Stage, Tensor]]:
     """Every layer of neurons and which of them fire when: booleans `[T, ...]` for one image `[1, ...]`."""
-    inputs = {network.graph.inputs()[0]: channels_last(image).unsqueeze(0)}
-    course = Course(network.stages, shapes_of(network.graph, (image,)))
-    for stage, emission in course.advance(inputs, network.T, last=True, want=Want.VALUE | Want.LEVELS):
+    inputs, course = network.input_values((image,)), network.course((image,))
+    for stage, emission in course.advance(inputs, network.windows.end, last=True, want=Want.VALUE | Want.LEVELS):
         if emission.levels is not None:
             yield stage, emission.levels[:, 0] != 0
 

@@ -1,8 +1,9 @@
 """Running one stage: the only place that walks nodes over time. Drivers of whole networks are in `walk`."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Flag, auto
+from itertools import chain
 from math import prod
 
 import torch
@@ -12,23 +13,44 @@ from spikecal.errors import DataError
 from spikecal.graph.graph import Graph
 from spikecal.graph.ops import Joint, Spike
 from spikecal.graph.stages import Stage
-from spikecal.neurons import Neuron
+from spikecal.neurons import Cells, Neuron, State
+from spikecal.snn.windows import added_up, over_steps, part
 
 Shapes = Mapping[str, Sequence[int]]  # node -> shape of its value; dimension 0, the batch, means nothing
 CALL_FLOATS = 1_600_000  # what an average value of one call may hold, all steps together
 STEP_FLOATS = 1 << 26  # what the largest value of one call may hold, all steps together: 256 MB
-Memory = dict[str, dict[str, Tensor]]  # node -> what it remembers from one step to the next
+
+
+@dataclass
+class Memory:
+    """What a stage remembers from one step to the next: the states of its nodes, and how its neurons wait.
+
+    Neurons that `wait` so many steps integrate that long before they may fire; after the last step that arrives they
+    fire for as many more.
+    """
+
+    wait: int = 0
+    nodes: dict[str, State] = field(default_factory=dict)
+    arrived: int = 0  # steps
+    charge: Tensor | None = None  # of the steps that were waited for
+    silence: Tensor | None = None  # a current `[1, N, ...]` of neurons that wait
+
+    def due(self, steps: int) -> int:
+        """How many steps the neurons emit when `steps` more arrive."""
+        return max(0, self.arrived + steps - self.wait) - max(0, self.arrived - self.wait)
 
 
 @dataclass(frozen=True)
 class Emission:
     """What one stage makes of some steps. A leading 1 in place of the steps is the same at every one of them.
 
-    `arriving` `[steps or 1, N, ...]` reached its end; `value` `[steps or 1, N, ...]` is passed on. Of neurons there are
-    the `total` of their levels `[N, ...]` and, where asked for, the levels of each step as small whole numbers.
+    `arriving` `[arrived or 1, N, ...]` reached its end; `value` `[steps or 1, N, ...]` is passed on. Of neurons there
+    are the `total` of their levels `[N, ...]` and, where asked for, the levels of each step as small whole numbers.
+    Neurons that wait emit fewer steps than arrive, and later on more.
     """
 
     arriving: Tensor
+    arrived: int
     steps: int
     value: Tensor | None = None
     total: Tensor | None = None
@@ -50,13 +72,22 @@ class Want(Flag):
 
 
 def advance(
-    stage: Stage, values: Mapping[str, Tensor], steps: int, shapes: Shapes, memory: Memory, want: Want = Want.VALUE
+    stage: Stage,
+    values: Mapping[str, Tensor],
+    steps: int,
+    shapes: Shapes,
+    memory: Memory,
+    want: Want = Want.VALUE,
+    flush: int = 0,
 ) -> Emission:
     """Move a stage on by the steps that its inputs have: the one way a spiking network runs.
 
-    `memory` is the state of the network: potentials, and what max-pools have seen. It moves on in place.
+    `flush` more steps are emitted without any arriving: those that the stage has waited. `memory` moves on in place.
     """
-    return emit(stage, current(stage, values, steps, shapes, memory), steps, memory, want)
+    if steps == 0:
+        assert memory.silence is not None, "a stage is flushed after its input"
+        return emit(stage, memory.silence, 0, memory, want, flush)
+    return emit(stage, current(stage, values, steps, shapes, memory), steps, memory, want, flush)
 
 
 def analog(stage: Stage, values: Mapping[str, Tensor], shapes: Shapes) -> Tensor:
@@ -71,53 +102,72 @@ def current(stage: Stage, values: Mapping[str, Tensor], steps: int, shapes: Shap
     """
     local = {name: values[name] for name in stage.inputs}
     for node in stage.nodes[:-1]:
-        state = None if memory is None else memory.setdefault(node.name, {})
+        state = None if memory is None else memory.nodes.setdefault(node.name, {})
         inputs = [local[name] for name in node.inputs]
         references = [inputs[0].shape[1:], *(shapes[name] for name in node.shape_refs)]
         local[node.name] = node.op.over_time(inputs, steps, references, state)
     return local[stage.end.inputs[0]]
 
 
-def emit(stage: Stage, arriving: Tensor, steps: int, memory: Memory, want: Want = Want.VALUE) -> Emission:
+def emit(
+    stage: Stage, arriving: Tensor, steps: int, memory: Memory, want: Want = Want.VALUE, flush: int = 0
+) -> Emission:
     """What a stage makes of what arrives at its end: the levels of its neurons, or at a joint the current itself."""
     end, op = stage.end, stage.end.op
     if isinstance(op, Joint):
-        return Emission(arriving, steps, value=op.over_time([arriving], steps, [arriving.shape[1:]], {}))
+        return Emission(arriving, steps, steps, value=op.over_time([arriving], steps, [arriving.shape[1:]], {}))
     assert isinstance(op, Spike)
     neuron, cells, like = op.neuron, op.cells(arriving.ndim - 1), arriving[0]
-    if end.name not in memory:
-        memory[end.name] = neuron.start(cells, like)
+    if end.name not in memory.nodes:
+        memory.nodes[end.name] = neuron.start(cells, like)
+        memory.silence = torch.zeros_like(arriving[:1]) if memory.wait else None
+    emitted = memory.due(steps) + flush
     signed = neuron.alphabet[0] < 0
-    value = _over_steps(like, steps) if Want.VALUE in want else None
+    value = over_steps(like, emitted) if Want.VALUE in want else None
     total = torch.zeros_like(like) if Want.TOTAL in want else None
     spikes = torch.zeros_like(like) if signed and Want.TOTAL in want else total
-    levels = _over_steps(like, steps, whole_numbers(neuron)) if Want.LEVELS in want else None
-    for t, emitted in enumerate(neuron.advance(arriving, memory[end.name], cells, steps)):
+    levels = over_steps(like, emitted, whole_numbers(neuron)) if Want.LEVELS in want else None
+    parts = _charging(memory, arriving, steps, cells, flush)
+    state = memory.nodes[end.name]
+    for t, sent in enumerate(chain.from_iterable(neuron.advance(c, state, own, n) for c, own, n in parts)):
         if total is not None:
-            total.add_(emitted)
+            total.add_(sent)
         if signed and spikes is not None:
-            spikes.add_(emitted.abs())
+            spikes.add_(sent.abs())
         if levels is not None:
-            levels[t].copy_(emitted)
+            levels[t].copy_(sent)
         if value is not None:
-            torch.mul(emitted, cells.theta, out=value[t])
-    return Emission(arriving, steps, value, total, spikes, levels)
+            torch.mul(sent, cells.theta, out=value[t])
+    return Emission(arriving, steps, emitted, value, total, spikes, levels)
+
+
+def _charging(
+    memory: Memory, arriving: Tensor, steps: int, cells: Cells, flush: int
+) -> Iterator[tuple[Tensor, Cells, int]]:
+    """The currents that neurons fire at, each with their parameters and how many steps it lasts.
+
+    What arrives while they wait enters with the first of them, bias included; in flushed steps nothing enters.
+    """
+    held = min(steps, max(0, memory.wait - memory.arrived))
+    memory.arrived += steps
+    if held:
+        charge = added_up(part(arriving, 0, held), held)
+        charge = charge if cells.bias is None else charge + held * cells.bias
+        memory.charge = charge if memory.charge is None else memory.charge + charge
+    if held < steps and memory.charge is not None:
+        yield part(arriving, held, held + 1) + memory.charge, cells, 1
+        memory.charge = None
+        held += 1
+    if held < steps:
+        yield part(arriving, held, steps), cells, steps - held
+    if flush:
+        assert memory.silence is not None, "only a stage that waits is flushed"
+        yield memory.silence, replace(cells, bias=None), flush
 
 
 def whole_numbers(neuron: Neuron) -> torch.dtype:
     """The type that holds the levels of a neuron in one byte."""
     return torch.bool if neuron.alphabet == (0, 1) else torch.int8
-
-
-def added_up(value: Tensor, steps: int) -> Tensor:
-    """The sum of `[steps or 1, N, ...]` over `steps` steps."""
-    return value.sum(0) if value.shape[0] > 1 else value[0] * steps if steps > 1 else value[0]
-
-
-def _over_steps(like: Tensor, steps: int, dtype: torch.dtype | None = None) -> Tensor:
-    """An empty `[steps, *like.shape]` whose every step has the memory layout of `like`."""
-    strides = like.numel(), *like.stride()
-    return torch.empty_strided((steps, *like.shape), strides, dtype=dtype or like.dtype, device=like.device)
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from spikecal.errors import FileError
+from spikecal.errors import ConfigError, FileError
 from spikecal.files import write_whole
 from spikecal.graph.graph import Graph, Node
 from spikecal.graph.ops import OPS, Input, Joint, Op, Spike
@@ -27,7 +27,8 @@ from spikecal.snn.network import READOUTS, Readout, SpikingNetwork
 from spikecal.snn.origin import Origin
 
 FORMAT = 2
-READABLE = (1, 2)  # the first knew one kind of neuron
+WAITING = 3  # of networks with stages that wait: a program that does not know of it must not run them
+READABLE = (1, 2, 3)  # the first knew one kind of neuron
 MAX_HEADER = 64 * 2**20
 MAX_NODES = 100_000
 MAX_NESTING = 16
@@ -65,14 +66,16 @@ def write(path: str | Path, networks: Mapping[int, SpikingNetwork], origin: Orig
     graph, info = first.graph, origin.to_info()
     if first.readout != "current":
         info["readout"] = first.readout
+    waits = {str(T): dict(network.waits) for T, network in sorted(networks.items()) if network.waits}
     spec = json.dumps(
         {
-            "format": FORMAT,
+            "format": WAITING if waits else FORMAT,
             "nodes": [_node_to_json(node) for node in graph.nodes.values()],
             "output": _structure_to_json(graph.output),
             "head": graph.head is not None,
             "parameters": parameters,
             "info": info,
+            **({"waits": waits} if waits else {}),
         },
         sort_keys=True,
     )
@@ -196,7 +199,7 @@ class Reader:
             or self.spec["format"] not in READABLE
         ):
             self._fail(f"has format {str(self.spec.get('format'))[:20] if isinstance(self.spec, dict) else '?'}; "
-                       f"this version of spikecal reads formats {' and '.join(map(str, READABLE))}")  # fmt: skip
+                       f"this version of spikecal reads formats {READABLE[0]} to {READABLE[-1]}")  # fmt: skip
         self.graph_spec()  # builds nothing yet; raises where the graph makes no sense
         with safe_open(self.path, "pt") as file:
             self.tensors = {name: file.get_tensor(name) for name in self.bytes}
@@ -214,6 +217,13 @@ class Reader:
         if found not in READOUTS:
             self._fail(f"reads its outputs as {str(found)[:20]!r}, which this version of spikecal cannot")
         return "spikes" if found == "spikes" else "current"
+
+    def waits(self, T: int) -> dict[str, int]:
+        """The stages that wait in the network for `T` steps."""
+        found = self.spec.get("waits", {}).get(str(T), {})
+        if not all(type(wait) is int for wait in found.values()):
+            self._fail("has stages that wait what is no number of steps")
+        return dict(found)
 
     def origin(self) -> Origin:
         """Where its networks come from."""
@@ -249,6 +259,9 @@ class Reader:
             self._fail("has no output, or one that no node gives")
         if not isinstance(self.spec["head"], bool) or not isinstance(self.spec["info"], dict):
             self._fail("does not say what it holds")
+        waits = self.spec.get("waits", {})
+        if not isinstance(waits, dict) or not all(isinstance(found, dict) for found in waits.values()):
+            self._fail("does not say which stages wait")
         self._check_parameters({entry["name"]: OPS[entry["op"]] for entry in nodes})
 
     def _check_parameters(self, ops: dict[str, type]) -> None:
@@ -348,8 +361,8 @@ def load(path: str | Path, T: int | None = None, head: nn.Module | None = None) 
         raise FileError(f"{path} holds a whole network: load it without a head")
     graph = reader.graph(T, head)
     try:
-        network = SpikingNetwork(graph, T)
-    except ValueError as error:
+        network = SpikingNetwork(graph, T, reader.waits(T))
+    except (ValueError, ConfigError) as error:
         raise FileError(f"{path} is not a whole spikecal network: {error}") from error
     network.origin, network.readout = reader.origin(), reader.readout()
     return network
@@ -379,5 +392,6 @@ def inspect(path: str | Path) -> dict[str, Any]:
         "nodes": len(reader.spec["nodes"]),
         "operations": sorted({entry["op"] for entry in reader.spec["nodes"]}),
         "head": reader.spec["head"],
+        "waits": {T: waits for T in reader.steps() if (waits := reader.waits(T))},
         "parameter_bytes": sets,
     }

@@ -1,6 +1,6 @@
 """The spiking network: an ordinary nn.Module, run layerwise (all steps of a stage at once) or stepwise."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -13,9 +13,10 @@ from spikecal.graph.graph import Graph, Node
 from spikecal.graph.ops import ChannelAffine, Conv, Joint, Spike, along, frozen
 from spikecal.graph.passes import fold_affine, fold_scale_forward
 from spikecal.graph.stages import Stage, partition, with_joints
-from spikecal.snn.execute import Emission, Want, added_up, images_per_call, shapes_of, steps_per_call
+from spikecal.snn.execute import Emission, Want, images_per_call, shapes_of, steps_per_call
 from spikecal.snn.origin import Origin
 from spikecal.snn.walk import Course
+from spikecal.snn.windows import Windows, added_up, part
 from spikecal.tensors import channels_last
 
 # How an output that is itself an activation is read: as the activation of the mean current, or as mean spikes.
@@ -32,11 +33,15 @@ class Run:
 
 
 class SpikingNetwork(nn.Module):
-    """A calibrated canonical graph for `T` steps. `snn(x)` is like `model(x)`: the mean over the steps."""
+    """A calibrated canonical graph for `T` steps. `snn(x)` is like `model(x)`: the mean over the steps.
 
-    def __init__(self, graph: Graph, T: int) -> None:
+    `waits` says which stages wait how many steps before they may fire; every value then has its T steps later.
+    """
+
+    def __init__(self, graph: Graph, T: int, waits: Mapping[str, int] | None = None) -> None:
         super().__init__()
         self.graph, self.T, self.stages = graph, T, partition(graph)
+        self.windows = Windows(T, self.stages, waits or {})
         # The slash in front keeps a layer called "values" apart from the dictionary's own attributes.
         self.ops = nn.ModuleDict(
             {"/" + name.replace("/", "//").replace(".", "/"): node.op for name, node in graph.nodes.items()}
@@ -48,11 +53,37 @@ class SpikingNetwork(nn.Module):
         weights_channels_last(graph)
         self.reset()
 
+    # -- time --------------------------------------------------------------------------------------------------
+
+    @property
+    def waits(self) -> Mapping[str, int]:
+        """The stages that wait, and how many steps."""
+        return self.windows.waits
+
+    @property
+    def latency(self) -> int:
+        """Steps from the first of the input to the last of the output."""
+        return self.T + self._latest_start
+
+    @property
+    def interval(self) -> int:
+        """Steps between two images when they follow each other as closely as they can: no stage is in two windows."""
+        return self.T + self.windows.longest_wait
+
+    @property
+    def _latest_start(self) -> int:
+        return max((self._start_of(name) for name in self.graph.outputs()), default=0)
+
+    def _start_of(self, output: str) -> int:
+        """When an output starts; one that is read as a current need not wait for its neurons."""
+        early = self.waits.get(output, 0) if self.readout == "current" else 0
+        return self.windows.starts.get(output, 0) - early
+
     # -- layerwise ---------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def forward(self, *inputs: Tensor, steps: int | None = None) -> Any:
-        """Like the model: the mean over all T steps, or over the first `steps` of them."""
+        """Like the model: the mean over all T steps of the output, or over the first `steps` of them."""
         if steps is not None and not 1 <= steps <= self.T:
             raise DataError(f"a network for T={self.T} cannot be read after {steps} steps")
         steps = self.T if steps is None else steps
@@ -71,47 +102,52 @@ class SpikingNetwork(nn.Module):
         steps = [self._finish({name: value[t] for name, value in outputs.items()}) for t in range(self.T)]
         return Run(stack(steps), spikes)
 
+    def course(self, inputs: tuple[Tensor, ...]) -> Course:
+        """The network before its first step."""
+        return Course(self.windows, self._shapes_for(inputs))
+
     def _curves(self, inputs: tuple[Tensor, ...], counts: dict[str, list[Tensor]]) -> dict[str, Tensor]:
         """The outputs after every step, `[T, N, ...]`; spikes are added to the lists in `counts`."""
-        values = self._inputs(inputs)
+        values = self.input_values(inputs)
         wanted = set(self.graph.outputs())
         found = {name: running_mean(values[name], self.T) for name in wanted & values.keys()}
-        course = Course(self.stages, self._shapes_for(inputs))
-        for stage, emission in course.advance(values, self.T, last=True, want=Want.VALUE | Want.TOTAL):
+        for stage, emission in self.course(inputs).advance(
+            values, self.windows.end, last=True, want=Want.VALUE | Want.TOTAL
+        ):
             if stage.name in wanted:
-                found[stage.name] = self._read(stage.end, running_mean(self._of_output(stage, emission), self.T))
+                found[stage.name] = self._read(stage.end, running_mean(self._of_output(stage, emission)[0], self.T))
             if emission.spikes is not None:
                 counts.setdefault(stage.name, []).append(emission.spikes.int())
         return found
 
     def _mean(self, inputs: tuple[Tensor, ...], steps: int) -> dict[str, Tensor]:
         """The outputs after `steps`; of large images a few steps at a time, which is all the memory they need."""
-        shapes = self._shapes_for(inputs)
-        at_once = steps_per_call(shapes, len(inputs[0]))
-        course, sums = Course(self.stages, shapes), dict[str, Tensor]()
-        for done in range(0, steps, at_once):
-            self._advance(course, inputs, min(at_once, steps - done), sums, last=done + at_once >= steps)
-        return self._means(sums, steps)
+        course, sums = self.course(inputs), Sums(steps)
+        end = steps + self._latest_start
+        at_once = steps_per_call(course.shapes, len(inputs[0]))
+        at_once = end if at_once >= self.T else at_once  # no value has more than T steps
+        for done in range(0, end, at_once):
+            self._advance(course, inputs, min(at_once, end - done), sums, last=done + at_once >= end)
+        return self._means(sums)
 
     def _advance(
-        self, course: Course, inputs: tuple[Tensor, ...], steps: int, sums: dict[str, Tensor], last: bool = False
+        self, course: Course, inputs: tuple[Tensor, ...], steps: int, sums: "Sums", last: bool = False
     ) -> None:
         """Go on for some steps, and add what the outputs are read from to `sums`."""
-        values = self._inputs(inputs)
+        values = self.input_values(inputs)
         wanted = set(self.graph.outputs())
-        arrived = {name: added_up(values[name], steps) for name in wanted & values.keys()}
+        for name in wanted & values.keys():
+            sums.add(name, values[name], min(steps, self.T - course.now))
         for stage, emission in course.advance(values, steps, last=last):
             if stage.name in wanted:
-                arrived[stage.name] = added_up(self._of_output(stage, emission), emission.steps)
-        for name, total in arrived.items():
-            sums[name] = sums[name] + total if name in sums else total
+                sums.add(stage.name, *self._of_output(stage, emission))
 
-    def _of_output(self, stage: Stage, emission: Emission) -> Tensor:
-        """What an output is read from: where it is itself an activation, its current or its spikes."""
+    def _of_output(self, stage: Stage, emission: Emission) -> tuple[Tensor, int]:
+        """What an output is read from, and its steps: where it is itself an activation, its current or its spikes."""
         if stage.spiking and self.readout == "current":
-            return emission.arriving
+            return emission.arriving, emission.arrived
         assert emission.value is not None
-        return emission.value
+        return emission.value, emission.steps
 
     def _read(self, end: Node, mean: Tensor) -> Tensor:
         """An output in the ANN's units from the mean of what it is read from."""
@@ -119,9 +155,9 @@ class SpikingNetwork(nn.Module):
             return _scaled(end, mean)
         return end.op(mean) if isinstance(end.op, Spike) else mean
 
-    def _means(self, sums: dict[str, Tensor], steps: int) -> dict[str, Tensor]:
-        """Outputs from what has arrived in `steps` steps."""
-        return {name: self._read(self.graph.nodes[name], total / steps) for name, total in sums.items()}
+    def _means(self, sums: "Sums") -> dict[str, Tensor]:
+        """Outputs from what has arrived so far."""
+        return {name: self._read(self.graph.nodes[name], mean) for name, mean in sums.means().items()}
 
     def _finish(self, values: dict[str, Tensor]) -> Any:
         return self.graph.finish(values.__getitem__)
@@ -131,28 +167,31 @@ class SpikingNetwork(nn.Module):
     def reset(self) -> None:
         """Forget all potentials: the next `step` is the first."""
         self._course: Course | None = None
-        self._sums: dict[str, Tensor] = {}
-        self._step = 0
+        self._sums = Sums(self.T)
         self._step_shapes: list[torch.Size] = []
 
     @torch.inference_mode(False)  # what is remembered must also be of use outside of it
     @torch.no_grad()
     def step(self, *inputs: Tensor) -> Any:
-        """One step in constant memory; returns the output so far, the mean over the steps since `reset`."""
+        """One step in constant memory; returns the output so far, the mean over its steps since `reset`.
+
+        That is None until all outputs have started. The input is not looked at after its T steps.
+        """
         inputs = self._checked(inputs)
         shapes_now = [x.shape for x in inputs]
-        if self._step and self._step_shapes != shapes_now:
-            raise DataError("a step's inputs have another shape than those before: call reset() first")
         if self._course is None:
-            self._course = Course(self.stages, self._shapes_for(inputs))
-        self._step_shapes = shapes_now
-        self._step += 1
+            self._course, self._step_shapes = self.course(inputs), shapes_now
+        if self._step_shapes != shapes_now:
+            raise DataError("a step's inputs have another shape than those before: call reset() first")
+        if self._course.now == self.latency:
+            raise DataError(f"all {self.latency} steps of this network have been run: call reset() first")
         self._advance(self._course, inputs, 1, self._sums)
-        return self._finish(self._means(self._sums, self._step))
+        return self._finish(self._means(self._sums)) if self._course.now > self._latest_start else None
 
     # -- inputs ------------------------------------------------------------------------------------------------
 
-    def _inputs(self, inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    def input_values(self, inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        """Inputs as values over time, the same at every step."""
         names = self.graph.inputs()
         return {name: channels_last(x.detach()).unsqueeze(0) for name, x in zip(names, inputs, strict=True)}
 
@@ -217,10 +256,28 @@ class SpikingNetwork(nn.Module):
         fold_affine(result)
         fold_scale_forward(result)
         # a scale that could not be folded may now be read by several stages, through a cat
-        network = SpikingNetwork(with_joints(result), self.T)
+        network = SpikingNetwork(with_joints(result), self.T, self.waits)
         network.origin = self.origin
         network.readout = self.readout
         return network
+
+
+class Sums:
+    """What outputs are read from, added up over the first `most` steps of each."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._found: dict[str, tuple[Tensor, int]] = {}
+
+    def add(self, name: str, value: Tensor, steps: int) -> None:
+        total, known = self._found.get(name, (None, 0))
+        new = min(steps, self._most - known)
+        if new > 0:
+            more = added_up(part(value, 0, new), new)
+            self._found[name] = (more if total is None else total + more, known + new)
+
+    def means(self) -> dict[str, Tensor]:
+        return {name: total / steps for name, (total, steps) in self._found.items()}
 
 
 def _check_channels(stage: Stage, shape: Sequence[int]) -> None:

@@ -1,12 +1,13 @@
 """Running all stages of a network, front to back: some steps at a time, or the ANN."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from spikecal.graph.stages import Stage
 from spikecal.snn.execute import Emission, Memory, Shapes, Want, advance, analog
+from spikecal.snn.windows import Windows, gathered, part
 
 
 class Edges:
@@ -15,76 +16,102 @@ class Edges:
     Values are `[steps, N, ...]`, or `[1, N, ...]` where every step is the same.
     """
 
-    def __init__(self, stages: Iterable[Stage]) -> None:
-        self._readers: dict[str, list[str]] = {}
-        for stage in stages:
-            for name in stage.inputs:
-                self._readers.setdefault(name, []).append(stage.name)
-        self._queues: dict[tuple[str, str], list[tuple[Tensor, int]]] = {}
+    def __init__(self, windows: Windows) -> None:
+        self._readers: dict[str, list[_Edge]] = {}
+        self._edges: dict[str, dict[str, _Edge]] = {}
+        for stage in windows.stages:
+            leads = windows.charges(stage)
+            self._edges[stage.name] = {name: _Edge(windows.T, leads[name]) for name in stage.inputs}
+            for name, edge in self._edges[stage.name].items():
+                self._readers.setdefault(name, []).append(edge)
 
     def put(self, name: str, value: Tensor, steps: int) -> None:
-        for reader in self._readers.get(name, ()):
-            self._queues.setdefault((name, reader), []).append((value, steps))
+        for edge in self._readers.get(name, ()):
+            edge.put(value, steps)
 
-    def take(self, stage: Stage) -> tuple[dict[str, Tensor], int]:
-        """The steps that all inputs of a stage have, and how many they are; the others stay."""
-        queues = {name: self._queues.setdefault((name, stage.name), []) for name in stage.inputs}
-        steps = min(sum(there for _, there in queue) for queue in queues.values())
-        return {} if steps == 0 else {name: _taken(queue, steps) for name, queue in queues.items()}, steps
+    def take(self, stage: Stage, steps: int) -> dict[str, Tensor]:
+        """The next `steps` steps of all inputs of a stage; what came after them stays."""
+        return {name: edge.take(steps) for name, edge in self._edges[stage.name].items()}
 
 
-def _taken(queue: list[tuple[Tensor, int]], steps: int) -> Tensor:
-    """The first `steps` steps of a queue, taken out of it."""
-    value, there = queue.pop(0)
-    if there == steps:
-        return value
-    if there > steps:
-        queue.insert(0, (_cut(value, steps, there), there - steps))
-        return _cut(value, 0, steps)
-    rest = _taken(queue, steps - there)
-    return torch.cat([part.expand(n, *part.shape[1:]) for part, n in ((value, there), (rest, steps - there))])
+class _Edge:
+    """A queue between a value of `T` steps and a reader whose neurons it charges for `lead` steps before they start."""
 
+    def __init__(self, T: int, lead: int) -> None:
+        self._queue: list[tuple[Tensor, int]] = []
+        self._unread, self._lead = T, lead
+        self._silence = torch.empty(0)  # no step, of the shape of the value
 
-def _cut(value: Tensor, start: int, end: int) -> Tensor:
-    return value if len(value) == 1 else value[start:end]
+    def put(self, value: Tensor, steps: int) -> None:
+        if steps:
+            self._queue.append((value, steps))
+
+    def take(self, steps: int) -> Tensor:
+        there = min(steps + self._lead, self._unread)
+        value = self._silence if there == 0 else self._next(there)
+        self._silence = value.new_empty(0, *value.shape[1:])
+        lead, self._lead = self._lead, 0
+        self._unread -= there
+        return gathered(value, there, lead, steps)
+
+    def _next(self, steps: int) -> Tensor:
+        """The first `steps` steps of the queue, taken out of it."""
+        value, there = self._queue.pop(0)
+        if there == steps:
+            return value
+        if there > steps:
+            self._queue.insert(0, (part(value, steps, there), there - steps))
+            return part(value, 0, steps)
+        rest = self._next(steps - there)
+        return torch.cat([one.expand(n, *one.shape[1:]) for one, n in ((value, there), (rest, steps - there))])
 
 
 class Course:
-    """A spiking network under way: what its stages remember, and what they have not read yet."""
+    """A spiking network under way: how far it is, what its stages remember, and what they have not read yet."""
 
-    def __init__(self, stages: Sequence[Stage], shapes: Shapes) -> None:
-        self.stages, self.shapes = stages, shapes
-        self._memory: Memory = {}
-        self._edges = Edges(stages)
+    def __init__(self, windows: Windows, shapes: Shapes) -> None:
+        self.windows, self.shapes = windows, shapes
+        self.now = 0  # steps since the first input
+        self._memory = {stage.name: Memory(windows.waits.get(stage.name, 0)) for stage in windows.stages}
+        self._edges = Edges(windows)
 
     def advance(
         self, inputs: Mapping[str, Tensor], steps: int, *, last: bool = False, want: Want = Want.VALUE
     ) -> Iterator[tuple[Stage, Emission]]:
-        """`steps` steps of constant `inputs` `[1, N, ...]`; after the `last` ones states are let go."""
+        """`steps` more steps, of constant `inputs` `[1, N, ...]` while their window lasts.
+
+        Yields every stage that gets or emits something. After the `last` steps states are let go.
+        """
+        before, self.now = self.now, self.now + steps
         for name, value in inputs.items():
-            self._edges.put(name, value, steps)
-        for stage in self.stages:
-            values, there = self._edges.take(stage)
-            if there == 0:
+            self._edges.put(name, value, self._within(0, before))
+        for stage in self.windows.stages:
+            memory, start = self._memory[stage.name], self.windows.starts[stage.name]
+            arriving, emitted = self._within(start - memory.wait, before), self._within(start, before)
+            if arriving == emitted == 0:
                 continue
-            emission = advance(stage, values, there, self.shapes, self._memory, want)
+            values = self._edges.take(stage, arriving) if arriving else {}
+            emission = advance(stage, values, arriving, self.shapes, memory, want, emitted - memory.due(arriving))
             del values
             if emission.value is not None:
                 self._edges.put(stage.name, emission.value, emission.steps)
             if last:
-                for node in stage.nodes:
-                    self._memory.pop(node.name, None)
+                del self._memory[stage.name]
             yield stage, emission
+
+    def _within(self, start: int, before: int) -> int:
+        """How many of the steps from `before` to now are in a window that begins at `start`."""
+        return max(0, min(self.now, start + self.windows.T) - max(before, start))
 
 
 def analog_values(
     stages: Sequence[Stage], inputs: Mapping[str, Tensor], shapes: Shapes
 ) -> Iterator[tuple[Stage, Tensor]]:
     """Every stage of the ANN with its value `[1, N, ...]`, from `inputs` of that shape."""
-    edges = Edges(stages)
+    edges = Edges(Windows(1, stages))
     for name, value in inputs.items():
         edges.put(name, value, 1)
     for stage in stages:
-        value = analog(stage, edges.take(stage)[0], shapes)
+        value = analog(stage, edges.take(stage, 1), shapes)
         edges.put(stage.name, value, 1)
         yield stage, value

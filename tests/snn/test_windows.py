@@ -1,0 +1,311 @@
+"""Stages that wait: what they emit, when, and that it does not matter how the steps are cut up."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from networks import dyadic, dyadic_images, residual
+from networks import images as photos
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import spikecal
+from spikecal import ConfigError, DataError, SpikingNetwork
+from spikecal.graph.ops import Joint, MaxPool, Spike
+from spikecal.graph.stages import Stage
+from spikecal.snn import execute
+from spikecal.snn.execute import Want
+
+T = 4
+
+
+def converted(model: nn.Module, x: Tensor, T: int = T, rounding: str = "bias") -> SpikingNetwork:
+    """With thresholds that are powers of two, and so exact in every sum."""
+    pipeline = spikecal.Pipeline(threshold=spikecal.MaxAct(), rounding=rounding)  # type: ignore[arg-type]
+    snn = spikecal.convert(model, x, T=T, pipeline=pipeline, records=False).snn
+    for stage in snn.stages:
+        op = stage.end.op
+        if isinstance(op, Spike):
+            op.theta.data = torch.exp2(op.theta.log2().round() - 1)  # type: ignore[union-attr]
+            if op.bias is not None:
+                op.bias.data = op.theta.data / 8  # type: ignore[union-attr]
+            else:
+                op.v_init.data = op.theta.data / 2  # type: ignore[union-attr]
+    return snn
+
+
+def waiting(snn: SpikingNetwork, waits: Mapping[str, int]) -> SpikingNetwork:
+    return SpikingNetwork(snn.graph, snn.T, waits)
+
+
+def drawn(snn: SpikingNetwork, seed: int, most: int = T - 1) -> dict[str, int]:
+    generator = torch.Generator().manual_seed(seed)
+    names = [stage.name for stage in snn.stages if stage.spiking]
+    return dict(zip(names, torch.randint(0, most + 1, (len(names),), generator=generator).tolist(), strict=True))
+
+
+def everywhere(snn: SpikingNetwork, wait: int) -> dict[str, int]:
+    return {stage.name: wait for stage in snn.stages if stage.spiking}
+
+
+def levels(snn: SpikingNetwork, x: Tensor, chunk: int | None = None) -> dict[str, Tensor]:
+    """What each layer of neurons emits in its window, run in chunks of so many steps of global time."""
+    course, found = snn.course((x,)), dict[str, list[Tensor]]()
+    end = snn.windows.end
+    for done in range(0, end, chunk or end):
+        steps = min(chunk or end, end - done)
+        for stage, emission in course.advance(snn.input_values((x,)), steps, want=Want.VALUE | Want.LEVELS):
+            if emission.levels is not None:
+                found.setdefault(stage.name, []).append(emission.levels.int())
+    return {name: torch.cat(parts) for name, parts in found.items()}
+
+
+# -- a second simulator, in global time ----------------------------------------------------------------------------
+
+
+def in_global_time(snn: SpikingNetwork, x: Tensor) -> dict[str, Tensor]:
+    """Levels by the plain rule: at each step of global time a membrane gets what its inputs send at that very step.
+
+    Its biases enter from the step when all inputs have started, T times; it may fire `wait` steps later, T times.
+    Joints and max-pools read step j of each input at once.
+    """
+    starts: dict[str, int] = {snn.graph.inputs()[0]: 0}
+    values: dict[str, Tensor] = {snn.graph.inputs()[0]: x.expand(snn.T, *x.shape)}
+    found = {}
+    for stage in snn.stages:
+        arrival = max(starts[name] for name in stage.inputs)
+        start = starts[stage.name] = arrival + snn.waits.get(stage.name, 0)
+        op = stage.end.op
+        pools = any(isinstance(node.op, MaxPool) for node in stage.nodes)
+        if isinstance(op, Joint) or pools:
+            current = execute.current(
+                stage, {n: values[n] for n in stage.inputs}, snn.T, snn._shapes_for((x,)), execute.Memory()
+            ).expand(snn.T, -1, *[-1] * (len(snn._shapes_for((x,))[stage.name]) - 1))
+            arriving = {arrival + t: current[t] for t in range(snn.T)}
+        else:
+            arriving = global_currents(snn, stage, values, starts, arrival)
+        if isinstance(op, Joint):
+            values[stage.name] = torch.stack([op(arriving[arrival + t]) for t in range(snn.T)])
+            continue
+        assert isinstance(op, Spike)
+        cells = op.cells(next(iter(arriving.values())).ndim)
+        v = torch.zeros_like(next(iter(arriving.values())))
+        if cells.v_init is not None:
+            v = v + cells.v_init
+        fired = []
+        for now in range(start + snn.T):
+            v = v + arriving.get(now, torch.zeros_like(v))
+            if cells.bias is not None and arrival <= now < arrival + snn.T:
+                v = v + cells.bias
+            if now >= start:
+                spikes = (v >= cells.theta).to(v.dtype)
+                v = v - spikes * cells.theta
+                fired.append(spikes)
+        found[stage.name] = torch.stack(fired).int()
+        values[stage.name] = torch.stack(fired) * cells.theta
+    return found
+
+
+def global_currents(
+    snn: SpikingNetwork, stage: Stage, values: dict[str, Tensor], starts: dict[str, int], arrival: int
+) -> dict[int, Tensor]:
+    silence = {name: torch.zeros_like(values[name][0]) for name in stage.inputs}
+    shapes = {name: values[name][0].shape for name in stage.inputs}
+
+    def linear(inputs: dict[str, Tensor]) -> Tensor:
+        return execute.current(
+            stage, {n: v[None] for n, v in inputs.items()}, 1, {**snn._shapes[next(iter(snn._shapes))], **shapes}, None
+        )[0]
+
+    own = linear(silence)
+    found = {}
+    for now in range(arrival + snn.T):
+        sent = {
+            name: values[name][now - starts[name]] if 0 <= now - starts[name] < snn.T else silence[name]
+            for name in stage.inputs
+        }
+        found[now] = linear(sent) - own + (own if now >= arrival else 0)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("rounding", ["bias", "potential"])
+def test_levels_are_those_of_a_simulator_in_global_time(seed: int, rounding: str) -> None:
+    x = dyadic_images(3)
+    snn = converted(dyadic(seed), x, rounding=rounding)
+    snn = waiting(snn, drawn(snn, seed))
+    snn._shapes_for((x,))
+    expected, found = in_global_time(snn, x), levels(snn, x)
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        assert torch.equal(value, found[name]), name
+    assert sum(int(value.sum()) for value in found.values()) > 100
+
+
+# -- one rule, however the steps are cut ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("chunk", [1, 2, 3, 5])
+def test_chunks_of_any_size_give_the_same_levels(seed: int, chunk: int) -> None:
+    x = dyadic_images(2)
+    snn = converted(dyadic(seed), x)
+    snn = waiting(snn, drawn(snn, seed + 10))
+    whole, cut = levels(snn, x), levels(snn, x, chunk)
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_stepwise_is_layerwise(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = dyadic_images(2)
+    snn = converted(dyadic(seed), x)
+    snn = waiting(snn, drawn(snn, seed + 20))
+    expected = snn.run(x).outputs
+    start = snn.latency - T
+    found = [snn.step(x) for _ in range(snn.latency)]
+    assert found[:start] == [None] * start
+    for t in range(T):
+        assert torch.equal(found[start + t], expected[t])
+        assert torch.equal(snn(x, steps=t + 1), expected[t])
+    with pytest.raises(DataError, match=f"all {snn.latency} steps .* reset"):
+        snn.step(x)
+    snn.reset()
+    assert (snn.step(x) is None) == (start > 0)
+    monkeypatch.setattr(execute, "STEP_FLOATS", 1)  # images so large that one step runs at a time
+    assert torch.equal(snn(x), expected[-1])
+
+
+def test_waits_of_0_change_no_bit() -> None:
+    x = photos(4)
+    snn = spikecal.convert(residual(), x, T=T, pipeline="pc").snn
+    same = waiting(snn, everywhere(snn, 0))
+    assert same.waits == {} and same.latency == T and same.interval == T
+    assert torch.equal(snn.run(x).outputs, same.run(x).outputs)
+
+
+# -- the two-phase network -----------------------------------------------------------------------------------------
+
+
+class Quantised(nn.Module):
+    """The dyadic network with every activation rounded down to a level of theta/T, in plain torch."""
+
+    def __init__(self, model: nn.Module, snn: SpikingNetwork) -> None:
+        super().__init__()
+        self.model, self.counts = model, list[Tensor]()
+        self.ops = [stage.end.op for stage in snn.stages if stage.spiking]
+
+    def count(self, current: Tensor) -> Tensor:
+        cells = self.ops[len(self.counts)].cells(current.ndim)  # type: ignore[operator]
+        own = 0 if cells.bias is None else cells.bias
+        count = (T * (current + own) / cells.theta).floor().clamp(0, T)
+        self.counts.append(count)
+        return count * cells.theta / T  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor) -> Tensor:
+        m, act = self.model, self.count
+        x = act(m.stem(x))
+        x = act(m.depthwise(x) + x)
+        trunk = m.trunk(F.max_pool2d(x, 2)) + F.avg_pool2d(x, 2)
+        left = act(F.max_pool2d(m.left(trunk), 2))  # the pool comes first: it is the same, and how it is lowered
+        return m.fc(torch.cat([left, act(m.right(F.avg_pool2d(trunk, 2)))], 1).mean((2, 3)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_waiting_to_the_end_everywhere_is_the_quantised_network(seed: int) -> None:
+    x = dyadic_images(3)
+    model = dyadic(seed)
+    snn = converted(model, x)
+    snn = waiting(snn, everywhere(snn, T - 1))
+    oracle = Quantised(model, snn)
+    expected = oracle(x)
+    run = snn.run(x)
+    for stage, count in zip([s for s in snn.stages if s.spiking], oracle.counts, strict=True):
+        assert torch.equal(run.spikes[stage.name], count.int()), stage.name
+    assert torch.equal(run.outputs[-1], expected)
+
+
+# -- time ----------------------------------------------------------------------------------------------------------
+
+
+class Chain(nn.Module):
+    """Three layers; the last one also reads the first, and so does the output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.out = (nn.Conv2d(2, 2, 1) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        a = F.relu(self.a(x))
+        c = F.relu(self.c(F.relu(self.b(a))) + a)
+        return self.out(c) + a
+
+
+def test_starts_latency_and_interval() -> None:
+    torch.manual_seed(0)
+    snn = converted(Chain().eval().requires_grad_(False), dyadic_images(2))
+    first, second, third = (stage.name for stage in snn.stages if stage.spiking)
+    (output,) = snn.graph.outputs()
+    snn = waiting(snn, {first: 1, second: 3})
+    assert snn.windows.starts == {first: 1, second: 4, third: 4, output: 4}
+    assert snn.latency == T + 4 and snn.interval == T + 3
+    stage = {s.name: s for s in snn.stages}
+    assert snn.windows.charges(stage[third]) == {first: 3, second: 0} and not snn.windows.delays(stage[third])
+    assert snn.windows.delays(stage[output]) == {first: 3}  # a joint has no membrane to charge
+
+
+def test_what_cannot_wait_is_refused() -> None:
+    snn = converted(dyadic(), dyadic_images(2))
+    joint = next(stage.name for stage in snn.stages if not stage.spiking)
+    neurons = next(stage.name for stage in snn.stages if stage.spiking)
+    for waits, words in (
+        ({joint: 1}, "cannot wait"),
+        ({"nobody": 1}, "nobody cannot wait"),
+        ({neurons: T}, f"waits {T} steps; it must be 0 to T-1, here {T - 1}"),
+        ({neurons: -1}, "waits -1 steps"),
+        ({neurons: 1.0}, "waits 1.0 steps"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            waiting(snn, waits)  # type: ignore[arg-type]
+
+
+def test_an_output_that_is_read_as_a_current_does_not_wait() -> None:
+    x = dyadic_images(2)
+    body = nn.Sequential(nn.Conv2d(2, 4, 1), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.ReLU()).eval().requires_grad_(False)
+    snn = converted(body, x)
+    first, last = (stage.name for stage in snn.stages)
+    snn = waiting(snn, {first: 1, last: 2})
+    assert snn.latency == T + 1
+    found = [snn.step(x) for _ in range(snn.latency)]
+    assert found[0] is None and torch.equal(found[-1], snn(x))
+    snn.readout = "spikes"
+    snn.reset()
+    assert snn.latency == T + 3
+    found = [snn.step(x) for _ in range(snn.latency)]
+    assert found[:3] == [None] * 3 and torch.equal(found[-1], snn(x))
+    assert torch.equal(torch.stack(found[3:]), snn.run(x).outputs)
+
+
+# -- other forms ---------------------------------------------------------------------------------------------------
+
+
+def test_normalised_it_has_the_same_spikes() -> None:
+    x = dyadic_images(3)
+    snn = converted(dyadic(2), x)
+    snn = waiting(snn, drawn(snn, 5))
+    unit = snn.normalized()
+    assert unit.waits == snn.waits and unit.latency == snn.latency
+    assert all(torch.equal(snn.run(x).spikes[name], counts) for name, counts in unit.run(x).spikes.items())
+
+
+def test_a_file_has_the_waits_and_only_then_another_format(tmp_path: Path) -> None:
+    x = dyadic_images(3)
+    snn = converted(dyadic(), x)
+    late = waiting(snn, drawn(snn, 1))
+    late.save(tmp_path / "late.snn")
+    again = spikecal.load(tmp_path / "late.snn")
+    assert again.waits == late.waits and torch.equal(again(x), late(x))
+    assert spikecal.inspect(tmp_path / "late.snn")["waits"] == {T: late.waits}
+    snn.save(tmp_path / "plain.snn")
+    plain, waits = ((tmp_path / f"{name}.snn").read_bytes() for name in ("plain", "late"))
+    assert b'\\"format\\": 2' in plain and b'\\"format\\": 3' in waits and b"waits" not in plain
