@@ -14,7 +14,6 @@ from torch import Tensor
 from spikecal.analysis.evaluate import Evaluation, evaluate
 from spikecal.calibration.calibrators import Bias, Potential, Weights
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile
-from spikecal.cli.reproduce import _sizes
 from spikecal.conversion import convert
 from spikecal.data.images import Data
 from spikecal.data.prepare import Prepared
@@ -137,5 +136,5 @@ def test_sizes_without_flags() -> None:
     usual = Sizes(
         images=1000, seeds=3, iterations=500, batch=16, weights=256, long_images=100, long_seeds=1, long_calibration=32
     )
-    assert _sizes(False, find("lcp"), {}) == Sizes() == usual
-    assert _sizes(False, find("fakedata"), {}) == replace(usual, images=2000)
+    assert find("lcp").sized(False, {}) == Sizes() == usual
+    assert find("fakedata").sized(False, {}) == replace(usual, images=2000)

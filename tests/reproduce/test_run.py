@@ -16,9 +16,9 @@ from reproduce.conftest import Reproduce
 import spikecal
 from spikecal.calibration import cache
 from spikecal.cli.main import main
-from spikecal.cli.reproduce import _way_out
 from spikecal.data.sets.cifar10 import BINARY_FOLDER
 from spikecal.reproduce import accuracy, cells
+from spikecal.reproduce.reproduce import way_out
 from spikecal.reproduce.run import make_plan, pending, run
 from spikecal.reproduce.sizes import PAPER, Sizes
 from spikecal.reproduce.tables import TABLES, find
@@ -162,9 +162,9 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert tables["lcp"]["seconds"] > 0
     assert "--weights" in tables["imagenet"]["needs"]
     assert {"resnet20", "vgg16"} <= set(tables["space"]["models"])
-    assert _way_out(tables["detect"]["needs"]) == "give --data voc:PATH or --data coco:PATH"
-    assert _way_out(tables["imagenet"]["needs"]) == "give --model and --weights"
-    assert _way_out("no images at all") == "no images at all"
+    assert way_out(tables["detect"]["needs"]) == "give --data voc:PATH or --data coco:PATH"
+    assert way_out(tables["imagenet"]["needs"]) == "give --model and --weights"
+    assert way_out("no images at all") == "no images at all"
 
 
 @pytest.mark.parametrize(

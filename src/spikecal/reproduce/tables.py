@@ -1,6 +1,8 @@
 """What each of the paper's tables is made of: rows, time steps and networks."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Threshold
@@ -8,7 +10,7 @@ from spikecal.errors import ConfigError
 from spikecal.pipeline import ACP, BASELINE, LCP, PC, Pipeline
 from spikecal.reproduce.detectors import Detector
 from spikecal.reproduce.kinds import SUBJECTS, subject_of
-from spikecal.reproduce.sizes import Sizes
+from spikecal.reproduce.sizes import PAPER, Sizes
 from spikecal.reproduce.subjects import Subject
 
 
@@ -45,6 +47,15 @@ class Table:
     @property
     def default_T(self) -> tuple[int, ...]:
         return self.quick or self.T
+
+    def steps(self, full: bool) -> tuple[int, ...]:
+        """The T that are measured unless others are asked for; `full` is as the paper."""
+        return self.T if full else self.default_T
+
+    def sized(self, full: bool, changes: Mapping[str, int | None]) -> Sizes:
+        """The paper's sizes or those for this machine, with what is changed in them."""
+        given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+        return replace(PAPER if full else self.sizes or Sizes(), **given)
 
     @property
     def sources(self) -> bool:
