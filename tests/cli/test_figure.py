@@ -101,6 +101,7 @@ def test_figures_are_listed_and_bad_calls_are_one_line(run: Run) -> None:
     fails(run("figure", "clip", "-o", "a.doc"), ".png")
     fails(run("figure", "clip", "-o", "none/a.png"), "no folder")
     fails(run("figure", "rate", "--weights", "w.pt", "-o", "a.png"), "MODEL=w.pt")
+    fails(run("figure", "rate", "--weights", "resnet20=", "-o", "a.png"), "names no file")
     two = ("--model", "nets.py:make", "--model", "nets.py:plain", "--data", "npz:images.npz")
     fails(run("figure", "rate", *two, "-o", "a.png"), "one network")
     layer = ("--model", "nets.py:make", "--data", "npz:images.npz", "--layer", "frob")

@@ -74,7 +74,9 @@ def checkpoints(given: Sequence[str], models: Sequence[str]) -> dict[str, Path]:
         name, equals, file = entry.partition("=")
         if not equals and len(models) == 1:
             name, file = models[0], entry
-        elif not equals or not file:
-            raise ConfigError(f"say which network {entry} is for: --weights MODEL={entry if not equals else 'FILE'}")
+        elif not equals:
+            raise ConfigError(f"say which network {entry} is for: --weights MODEL={entry}")
+        elif not file:
+            raise ConfigError(f"--weights {entry} names no file: write {name}=FILE")
         found[name] = Path(file)
     return found
