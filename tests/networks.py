@@ -1,5 +1,8 @@
 """Small networks that several tests convert. With dyadic weights every sum in them is exact in float32."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -72,3 +75,15 @@ def dyadic_images(n: int, size: int = 8, seed: int = 1) -> Tensor:
 
 def images(n: int, size: int = 8, channels: int = 3, seed: int = 1) -> Tensor:
     return torch.randn(n, channels, size, size, generator=torch.Generator().manual_seed(seed))
+
+
+class Function(nn.Module):
+    """What a function makes of a convolution."""
+
+    def __init__(self, function: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(self.conv(x))

@@ -4,12 +4,13 @@ import os
 import pickle
 import struct
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
-from spikecal.errors import FileError
+from spikecal.errors import ConfigError, FileError
 
 fcntl: ModuleType | None
 try:
@@ -32,6 +33,16 @@ def load_torch(path: Path) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of odd ways to pickle; what comes of them is checked anyway
         return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def check_output(file: Path, taken: Sequence[Path] = ()) -> None:
+    """Before anything long: there must be a place for what comes out of it, and nothing `taken` may be there."""
+    if file.resolve() in [other.resolve() for path in taken for other in (path, Path(f"{path}.json"))]:
+        raise ConfigError(f"{file} is written or read by the same command: give another name")
+    if file.is_dir():
+        raise ConfigError(f"{file} is a folder: give the name of a file to write")
+    if not file.absolute().parent.is_dir():
+        raise ConfigError(f"there is no folder {file.absolute().parent} to write {file.name} to")
 
 
 def write_whole(path: Path, content: bytes | str) -> None:

@@ -6,7 +6,6 @@ A program of its own: children are forked from a process that has imported torch
 import json
 import os
 import random
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 import torch._dynamo  # what is imported late is imported here once, and not in every child
+from killed import die, in_child
 from networks import images, residual
 
 import spikecal
@@ -31,10 +31,6 @@ PIPELINE = spikecal.Pipeline(
         (spikecal.Bias(images=12),),
     ),
 )
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def die_in_sgd(call: int) -> Trap:
@@ -72,23 +68,13 @@ def die_in_save(suffix: str, call: int) -> Trap:
 def child(work: Path, out: Path, trap: Trap | None = None, seconds: float | None = None) -> bool:
     """Convert in a child, which is killed after `seconds`; whether it came to its end."""
     out.parent.mkdir(exist_ok=True)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            if trap is not None:
-                trap()
-            spikecal.convert(residual(), images(16), T=[4, 8], pipeline=PIPELINE, workdir=work).save(out)
-            os._exit(0)
-        except BaseException as error:
-            sys.stderr.write(f"{type(error).__name__}: {error}\n")
-            os._exit(1)
-    if seconds is not None:
-        time.sleep(seconds)
-        os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    if os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0:
-        raise SystemExit("a conversion failed")
-    return os.WIFEXITED(status)
+
+    def converting() -> None:
+        if trap is not None:
+            trap()
+        spikecal.convert(residual(), images(16), T=[4, 8], pipeline=PIPELINE, workdir=work).save(out)
+
+    return in_child(converting, seconds)
 
 
 def steps(work: Path) -> dict[str, int]:

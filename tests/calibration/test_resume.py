@@ -1,6 +1,5 @@
 """A conversion that was killed goes on where it was, and ends with the same bytes as one that was not."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from killed import report_of
 from networks import images, residual
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -29,15 +29,7 @@ KILLING = Path(__file__).with_name("killing.py")
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What `killing.py` reports: 20 deaths at random moments and four at chosen ones."""
-    found = subprocess.run(
-        [sys.executable, KILLING, tmp_path_factory.mktemp("killed")],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert found.returncode == 0, found.stderr
-    return json.loads(found.stdout)  # type: ignore[no-any-return]
+    return report_of(KILLING, tmp_path_factory.mktemp("killed"))  # type: ignore[no-any-return]
 
 
 def test_killed_at_twenty_random_moments_it_ends_with_the_same_bytes(killed: dict[str, Any]) -> None:

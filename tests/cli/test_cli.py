@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -12,22 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli.calls import Run, fails
+from cli.calls import NETWORK, Run, fails, on_terminal
 from PIL import Image
 
 from spikecal.files import write_whole
 
-NETWORK = """
-import torch
-from torch import nn
-from spikecal.data.card import Card
-
-def make():
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2),
-                        nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
-    return net, Card(name="small", size=(12, 12), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
-
+NETWORKS = (
+    NETWORK
+    + """
 def refused():
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.SiLU(), nn.Conv2d(4, 4, 3), nn.GELU())
 
@@ -43,12 +34,13 @@ def other():
     net[-1] = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4))
     return net, card
 """
+)
 
 
 @pytest.fixture
 def net(tmp_path: Path) -> str:
     """A small network and labelled images for it, in the folder of the command."""
-    (tmp_path / "nets.py").write_text(NETWORK)
+    (tmp_path / "nets.py").write_text(NETWORKS)
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (40, 12, 12, 3), dtype=np.uint8)
     np.savez(tmp_path / "images.npz", images=images, labels=rng.integers(0, 4, 40))
@@ -342,26 +334,11 @@ class TestConvert:
         fails(run("convert", net, "-o", "n.snn"), "--data")
 
 
-def test_bars_on_a_terminal_only(net: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "spikecal.cli.main", "convert", net, "--data", "npz:images.npz", "-T", "2"]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
-    main_end, other_end = pty.openpty()
-    shown = b""
-    with subprocess.Popen(
-        [*command, "-o", "a.snn"], cwd=tmp_path, env=environment, stdout=other_end, stderr=other_end
-    ) as process:
-        os.close(other_end)
-        while True:
-            try:
-                shown += os.read(main_end, 4096)
-            except OSError:  # the other end is closed: the command has ended
-                break
-    os.close(main_end)
-    assert process.returncode == 0, shown.decode()
-    assert b"thresholds" in shown
-    done = subprocess.run([*command, "-o", "b.snn"], cwd=tmp_path, env=environment, capture_output=True, check=True)
-    assert b"thresholds" not in done.stdout + done.stderr
-    assert done.stderr == b""
+def test_bars_on_a_terminal_only(run: Run, net: str, tmp_path: Path) -> None:
+    call = ("convert", net, "--data", "npz:images.npz", "-T", 2, "-o")
+    assert "thresholds" in on_terminal(tmp_path, *call, "a.snn")
+    code, out, err = run(*call, "b.snn")
+    assert (code, err) == (0, "") and "thresholds" not in out
 
 
 def test_ctrl_c_is_130_without_a_traceback(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from spikecal.cli import demo
 from spikecal.cli.main import main
+from spikecal.tasks import demo
 
 
 def test_table_plot_and_numbers(

@@ -6,21 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli.calls import Run, fails
+from cli.calls import NETWORK, Run, fails
 
 import spikecal
 
-NETWORK = """
-import torch
-from torch import nn
-from spikecal.data.card import Card
-
-def make():
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2),
-                        nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
-    return net, Card(name="small", size=(12, 12), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
-
+NETWORKS = (
+    NETWORK
+    + """
 def headed():
     return nn.Sequential(*make()[0], nn.Softmax(1)), make()[1]
 
@@ -42,12 +34,13 @@ def dense():
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 2, 1)), make()[1]
 """
+)
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path) -> None:
     """A small network and images for it, in the folder of the command."""
-    (tmp_path / "nets.py").write_text(NETWORK)
+    (tmp_path / "nets.py").write_text(NETWORKS)
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (40, 12, 12, 3), dtype=np.uint8)
     np.savez(tmp_path / "images.npz", images=images, labels=rng.integers(0, 4, 40))

@@ -1,11 +1,7 @@
 """`spikecal train` as a user has it: weights and a card come out, and a killed run goes on."""
 
 import json
-import os
-import pty
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cli.calls import on_terminal
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -192,26 +189,10 @@ def test_a_damaged_checkpoint(run: Run) -> None:
         assert re.search(r"^error: w\.safetensors\.checkpoint is damaged \(.+\): delete it", err, re.MULTILINE), err
 
 
-def test_a_bar_on_a_terminal(run: Run, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "spikecal.cli.main", "train", "nets.py:make", *map(str, QUICK)]
-    main_end, other_end = pty.openpty()
-    shown = b""
-    with subprocess.Popen(
-        [*command, "-o", "w.safetensors"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm", "COLUMNS": "150"},
-        stdout=other_end,
-        stderr=other_end,
-    ) as process:
-        os.close(other_end)
-        while True:
-            try:
-                shown += os.read(main_end, 4096)
-            except OSError:  # the other end is closed: the command has ended
-                break
-    os.close(main_end)
-    assert process.returncode == 0, shown.decode()
-    assert b"epoch 3/3" in shown
-    assert b"loss" in shown and b"lr" in shown and b"left" in shown
+@pytest.mark.usefixtures("run")
+def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
+    shown = on_terminal(tmp_path, "train", "nets.py:make", *QUICK, "-o", "w.safetensors")
+    assert all(words in shown for words in ("epoch 3/3", "loss", "lr", "left"))
 
 
 def test_the_data_says_how_many_classes_there_are(run: Run, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from detection.scenes import coco, picture, scene, voc, voc_xml, write_coco
+from detection.scenes import coco, picture, scene, tiny_detector, voc, voc_xml, write_coco
 from PIL import Image
 
 from spikecal.data.images import UnreadableImage
@@ -15,7 +15,10 @@ from spikecal.detection import load_boxes
 from spikecal.detection.boxes import Faults, clip
 from spikecal.detection.precision import readable_images
 from spikecal.errors import DataError
-from spikecal.reproduce.detectors import load_detector_subject
+from spikecal.pipeline import BASELINE, Pipeline
+from spikecal.reproduce.cells import Cell
+from spikecal.reproduce.detectors import Detector
+from spikecal.reproduce.subjects import Wish
 
 pytestmark = pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 
@@ -331,11 +334,22 @@ def test_a_table_warns_of_faults_in_both_sets(tmp_path: Path, caplog: pytest.Log
     voc(tmp_path, train=1, test=1)
     for name in ("scene0", "scene1"):
         voc_xml(tmp_path / "Annotations" / f"{name}.xml", [])
-    load_detector_subject("retinanet-r18-quarter", None, f"voc:{tmp_path}")
+    Detector.load("retinanet-r18-quarter", None, Wish(data=f"voc:{tmp_path}"))
     assert [record.message.partition(": ")[0] for record in caplog.records if record.levelname == "WARNING"] == [
         f"voc:{tmp_path}, train",
         f"voc:{tmp_path}, test",
     ]
+
+
+@pytest.mark.parametrize("pipeline", [None, BASELINE])
+def test_a_strict_table_refuses_images_that_turn_out_unreadable(tmp_path: Path, pipeline: Pipeline | None) -> None:
+    data = f"voc:{voc(tmp_path, train=2, test=2)}"
+    train, test = load_boxes(data, "train"), load_boxes(data, "test")
+    subject = Detector(spec="tiny", network=tiny_detector(), data=data, train=train, test=test, strict=True)
+    damaged = "scene3" if pipeline is None else "scene1"
+    (tmp_path / "JPEGImages" / f"{damaged}.jpg").write_bytes(b"no image")
+    with pytest.raises(DataError, match=rf"{damaged}\.jpg.*without --strict"):
+        subject.measure(Cell(kind="detection", model="tiny", pipeline=pipeline, T=2, images=2))
 
 
 def test_a_pixel_outside_is_cut_without_a_word() -> None:

@@ -67,7 +67,7 @@ def test_training_lowers_the_loss_and_measures(folder: Path, tmp_path: Path) -> 
     training = train(tiny_detector(), "tiny", data, recipe, tmp_path / "c", validation=data)
     losses = [record.loss for record in training.history]
     assert losses[-1] < 0.7 * losses[0]
-    assert all(record.accuracy is not None and 0 <= record.accuracy <= 1 for record in training.history)
+    assert all(record.score is not None and 0 <= record.score <= 1 for record in training.history)
 
 
 def test_another_set_of_boxes_is_refused(folder: Path, tmp_path: Path) -> None:

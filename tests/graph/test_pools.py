@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from networks import Function
 from torch import nn
 from torch.nn import functional as F
 
@@ -9,16 +10,6 @@ import spikecal
 from spikecal.errors import ConversionError, DataError
 from spikecal.graph.lowering.lower import lower
 from spikecal.graph.ops import AdaptiveAvgPool, Cat, MaxPool, Spike
-
-
-class Function(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 3, padding=1)
-        self.function = function
-
-    def forward(self, x):
-        return self.function(self.conv(x))
 
 
 def pools(graph):

@@ -2,22 +2,13 @@
 
 import pytest
 import torch
+from networks import Function
 from torch import nn
 from torch.nn import functional as F
 
 from spikecal.errors import ConversionError
 from spikecal.graph.lowering.lower import lower
 from spikecal.graph.ops import Slice
-
-
-class Function(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 3, padding=1)
-        self.function = function
-
-    def forward(self, x):
-        return self.function(self.conv(x))
 
 
 def shuffle(x, groups=2):

@@ -336,8 +336,8 @@ def test_page_of_a_file_alone(browser: Page, conversion: Conversion, tmp_path: P
 
 
 def test_read_out_of_what_a_file_has_kept(browser: Page, conversion: Conversion, tmp_path: Path) -> None:
-    kept = {"data": "d", "split": "test", "images": 100, "ann": 0.9}
-    numbers = {"accuracy": 0.625, "agreement": None, "energy_ratio": 0.5}
+    kept = {"data": "d", "split": "test", "images": 100, "ann": 0.9, "measure": "accuracy"}
+    numbers = {"score": 0.625, "agreement": None, "energy_ratio": 0.5}
     source = replace(from_file(conversion.path, [8]), measured=kept | {"networks": {8: numbers}})
     write_report(tmp_path / "kept.html", [(source, NOTHING)])
     browser.open(tmp_path / "kept.html")

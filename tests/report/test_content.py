@@ -59,7 +59,7 @@ class TestNumbers:
             found = spikecal.evaluate(conversion.result.at(T), conversion.loader(), ann=conversion.model)
             shown = network_of(content, T)
             assert shown["curve"] == pytest.approx(found.accuracy, rel=1e-5)
-            assert shown["accuracy"] == pytest.approx(found.accuracy[-1], rel=1e-5)
+            assert shown["score"] == pytest.approx(found.accuracy[-1], rel=1e-5)
             assert shown["agreement"] == pytest.approx(found.agreement[-1], rel=1e-5)
             assert shown["ann"] == pytest.approx(found.ann, rel=1e-5)
             assert found.energy is not None
@@ -90,7 +90,7 @@ class TestNumbers:
         said = content["networks"][content["headline"]]
         lead = " ".join(content["lead"])
         assert f"At {said['T']} steps" in lead
-        assert f"right on {100 * said['accuracy']:.1f} % of 150 test images" in lead
+        assert f"right on {100 * said['score']:.1f} % of 150 test images" in lead
         assert f"original is right on {100 * said['ann']:.1f} %" in lead
         assert f"{100 * said['energy']:.0f} % of the original's energy" in lead
         assert "150 unlabelled images" in lead
@@ -242,10 +242,10 @@ class TestFindings:
         assert "Few calibration images" not in self.titles(build([(from_result("enough", enough), NOTHING)]))
 
     def test_gap_names_the_network_that_is_better(self, conversion: Conversion, content: dict[str, Any]) -> None:
-        far = {T: network_of(content, T)["ann"] - network_of(content, T)["accuracy"] for T in STEPS}
+        far = {T: network_of(content, T)["ann"] - network_of(content, T)["score"] for T in STEPS}
         assert ("behind" in self.titles(content)) == any(gap > 0.05 for gap in far.values())
         source = from_file(conversion.path)
-        kept = {"data": "d", "split": "test", "images": 1000, "ann": 0.9}
+        kept = {"data": "d", "split": "test", "images": 1000, "ann": 0.9, "measure": "accuracy"}
         kept["networks"] = {4: self.kept(0.6), 8: self.kept(0.895)}
         found = build([(source_with(source, kept), NOTHING)])
         finding = next(finding for finding in found["findings"] if "behind" in finding["title"])
@@ -253,7 +253,7 @@ class TestFindings:
         assert "Use T = 8" in finding["todo"]
 
     def test_another_original_is_no_remedy(self, conversion: Conversion) -> None:
-        kept = {"data": "d", "split": "test", "images": 1000, "ann": 0.9}
+        kept = {"data": "d", "split": "test", "images": 1000, "ann": 0.9, "measure": "accuracy"}
         bad = kept | {"networks": {4: self.kept(0.5), 8: self.kept(0.6)}}
         good = kept | {"networks": {8: self.kept(0.9)}}
         one, two = from_file(conversion.path), from_file(conversion.path, [8])
@@ -274,8 +274,8 @@ class TestFindings:
         assert "another original" not in " ".join(same["lead"])
         assert any("Use net.snn (2), T = 8" in finding["todo"] for finding in same["findings"])
 
-    def kept(self, accuracy: float) -> dict[str, float | None]:
-        return {"accuracy": accuracy, "agreement": None, "energy_ratio": 0.5}
+    def kept(self, score: float) -> dict[str, float | None]:
+        return {"score": score, "agreement": None, "energy_ratio": 0.5}
 
 
 def source_with(source: Source, kept: dict[str, Any]) -> Source:
@@ -300,14 +300,13 @@ class TestPages:
         assert "unlabelled images." in build([(from_result("tuned", tuned), NOTHING)])["lead"][-1]
         assert "and no training" in build([(from_file(conversion.path), NOTHING)])["lead"][-1]
 
-    def test_of_what_the_file_has_kept(self, conversion: Conversion) -> None:
+    def test_of_what_the_file_has_kept(self, conversion: Conversion, tmp_path: Any) -> None:
         summary, _ = measure([conversion.result.at(8)], conversion.model, conversion.data, conversion.card, "test")
-        source = source_with(from_file(conversion.path), {})
-        kept = summary.measured()
-        kept["networks"] = {int(T): of for T, of in kept["networks"].items()}
-        shown = network_of(build([(source_with(source, kept), NOTHING)]), 8)
-        assert shown["accuracy"] == pytest.approx(summary.found[0].accuracy[-1], rel=1e-5)
-        assert (shown["origin"], shown["curve"]) == ("file", None)
+        file = tmp_path / "kept.snn"
+        write(file, {8: conversion.result.at(8)}, Said({"measured": summary.measured()}), {})
+        shown = network_of(build([(from_file(file), NOTHING)]), 8)
+        assert shown["score"] == pytest.approx(summary.found[0].accuracy[-1], rel=1e-5)
+        assert (shown["measure"], shown["origin"], shown["curve"]) == ("accuracy", "file", None)
 
     def test_of_several_files(self, conversion: Conversion) -> None:
         one, two = from_file(conversion.path), from_file(conversion.path, [8])
@@ -339,7 +338,7 @@ class TestPages:
         content = build([(source, found)])
         assert any("one row of classes" in note for note in content["notes"])
         shown = content["networks"][0]
-        assert shown["accuracy"] is None
+        assert shown["score"] is None
         assert shown["energy"] is not None
         assert "answers" not in shown["traces"][0]
         assert render(content)
@@ -456,7 +455,7 @@ class TestHostileFiles:
                 from_file(tmp_path / "bad.snn")
         good = Said({"measured": {**kept, "networks": {"8": numbers}}})
         write(tmp_path / "good.snn", {network.T: network}, good, {})
-        assert network_of(build([(from_file(tmp_path / "good.snn"), NOTHING)]), 8)["accuracy"] == 0.5
+        assert network_of(build([(from_file(tmp_path / "good.snn"), NOTHING)]), 8)["score"] == 0.5
 
     def test_numbers_that_are_none(self, conversion: Conversion) -> None:
         source = from_file(conversion.path, [8])

@@ -136,7 +136,7 @@ def test_a_file_alone_shows_what_it_has_kept(source: Source, measured: Measured)
     assert content["scenes"] is None and content["all_map"]
     for facts in content["networks"]:
         assert facts["origin"] == "file" and facts["measure"] == "map"
-        assert facts["accuracy"] == pytest.approx(detected(measured).spiking[facts["T"]].map, abs=1e-5)
+        assert facts["score"] == pytest.approx(detected(measured).spiking[facts["T"]].map, abs=1e-5)
 
 
 def test_images_too_large_to_follow_are_said_to_be(

@@ -14,21 +14,21 @@ from torch import Tensor
 from spikecal.analysis.evaluate import Evaluation, evaluate
 from spikecal.calibration.calibrators import Bias, Potential, Weights
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile
-from spikecal.cli.reproduce import _sizes
 from spikecal.conversion import convert
 from spikecal.data.images import Data
 from spikecal.data.prepare import Prepared
 from spikecal.pipeline import BASELINE, LCP, Pipeline
-from spikecal.reproduce.cells import Cell, measure
+from spikecal.reproduce.cells import Cell
+from spikecal.reproduce.classifiers import Classifier
 from spikecal.reproduce.sizes import Sizes
-from spikecal.reproduce.subjects import Subject, load_subject
+from spikecal.reproduce.subjects import Wish
 from spikecal.reproduce.tables import TABLES, Row, find
 
 T = 4
 
 
 @pytest.fixture
-def subject(folder: Path) -> Subject:
+def subject(folder: Path) -> Classifier:
     """More training images than the 128 a bias is calibrated on, so that seeds differ; every image has its colour."""
     rng = np.random.default_rng(0)
     arrays = {}
@@ -36,14 +36,14 @@ def subject(folder: Path) -> Subject:
         colours, grain = rng.integers(0, 192, (count, 1, 1, 3)), rng.integers(0, 64, (count, 12, 12, 3))
         arrays |= {f"x_{split}": (colours + grain).astype(np.uint8), f"y_{split}": rng.integers(0, 4, count)}
     np.savez(folder / "images.npz", **arrays)
-    subject = load_subject("nets.py:make", None, "npz:images.npz", None)
+    subject = Classifier.load("nets.py:make", None, Wish(data="npz:images.npz"))
     head: Any = subject.network[-1]  # type: ignore[index]
     with torch.no_grad():  # untrained, it would give one answer to all images
         head.bias -= subject.network(torch.stack(list(subject.calibration(160, 0)[0]))).mean(0)
     return subject
 
 
-def by_hand(subject: Subject, data: Data | None, pipeline: Pipeline, seed: int) -> tuple[Tensor, Evaluation]:
+def by_hand(subject: Classifier, data: Data | None, pipeline: Pipeline, seed: int) -> tuple[Tensor, Evaluation]:
     """The answers to all test images after every step [T, N], and the evaluation, calibrated on `data`."""
     assert data is not None and subject.test is not None and subject.test.labels is not None
     snn = convert(subject.network, Prepared(data, subject.card), T=T, pipeline=pipeline, seed=seed).snn
@@ -55,7 +55,7 @@ def cell_of(pipeline: Pipeline, seed: int) -> Cell:
     return Cell(kind="accuracy", model="nets.py:make", row="r", pipeline=pipeline, T=T, seed=seed, images=30)
 
 
-def test_a_cell_is_of_its_seed_its_pipeline_and_training_images(subject: Subject) -> None:
+def test_a_cell_is_of_its_seed_its_pipeline_and_training_images(subject: Classifier) -> None:
     """By the firing rate, which tells apart what the accuracy of an untrained network does not."""
 
     def rate(data: Data | None, pipeline: Pipeline, seed: int) -> float:
@@ -63,26 +63,26 @@ def test_a_cell_is_of_its_seed_its_pipeline_and_training_images(subject: Subject
 
     cases = [(LCP, 0), (LCP, 1), (replace(BASELINE, rounding="floor"), 0)]
     expected = [rate(subject.train, *case) for case in cases]
-    assert [measure(cell_of(*case), subject)["rate"] for case in cases] == pytest.approx(expected, rel=1e-6)
+    assert [subject.measure(cell_of(*case))["rate"] for case in cases] == pytest.approx(expected, rel=1e-6)
     apart = np.diff(sorted([*expected, rate(subject.test, LCP, 0)]))
     assert min(apart) > 1e-3 * max(expected)  # else the line above could not fail
 
 
-def test_a_cell_has_the_energy_of_its_network(subject: Subject) -> None:
+def test_a_cell_has_the_energy_of_its_network(subject: Classifier) -> None:
     for pipeline in (BASELINE, LCP):
         energy = by_hand(subject, subject.train, pipeline, 0)[1].energy
         assert energy is not None and energy.ratio is not None
-        assert measure(cell_of(pipeline, 0), subject)["energy"] == pytest.approx(energy.snn_pj / energy.ann_pj)
+        assert subject.measure(cell_of(pipeline, 0))["energy"] == pytest.approx(energy.snn_pj / energy.ann_pj)
 
 
-def test_a_cell_counts_answers_after_the_last_step(subject: Subject) -> None:
+def test_a_cell_counts_answers_after_the_last_step(subject: Classifier) -> None:
     """Where an earlier step has more right answers: to take those would be to choose T on test images."""
     answers, _ = by_hand(subject, subject.train, BASELINE, 0)
     assert subject.test is not None
     subject.test = replace(subject.test, labels=answers[1])
     right = (answers == answers[1]).double().mean(1).tolist()
     assert right[-1] < right[1] == 1
-    assert measure(cell_of(BASELINE, 0), subject)["accuracy"] == pytest.approx(right[-1])
+    assert subject.measure(cell_of(BASELINE, 0))["score"] == pytest.approx(right[-1])
 
 
 # What the words of a label say of its pipeline, beside the half step on the bias, or of where its images come from.
@@ -136,5 +136,5 @@ def test_sizes_without_flags() -> None:
     usual = Sizes(
         images=1000, seeds=3, iterations=500, batch=16, weights=256, long_images=100, long_seeds=1, long_calibration=32
     )
-    assert _sizes(False, find("lcp"), {}) == Sizes() == usual
-    assert _sizes(False, find("fakedata"), {}) == replace(usual, images=2000)
+    assert find("lcp").sized(False, {}) == Sizes() == usual
+    assert find("fakedata").sized(False, {}) == replace(usual, images=2000)

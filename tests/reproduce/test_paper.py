@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
+from spikecal.reproduce.classifiers import Classifier
 from spikecal.reproduce.paper import paper_tables
 from spikecal.reproduce.run import Plan
 from spikecal.reproduce.sizes import Sizes
-from spikecal.reproduce.subjects import Subject
 from spikecal.reproduce.summary import _with_paper
 from spikecal.reproduce.tables import find
 from spikecal.zoo.models import ZOO
@@ -158,7 +158,7 @@ def test_a_network_has_the_figures_of_its_own_kind_beside_it(spec: str, expected
     """In one block of the table are both, with BN and without, by the same method."""
     with torch.device("meta"):
         network = ZOO[spec].make()
-    subject = Subject(spec, network, ZOO[spec].card, True, "imagenet:somewhere")
+    subject = Classifier(spec=spec, network=network, card=ZOO[spec].card, data="imagenet:somewhere")
     rows = [{"method": "Baseline", "columns": {"16": {}}}]
     plan = Plan(find("imagenet"), Sizes(), (16,), {spec: subject}, [])
     assert _with_paper(plan, subject, rows)[0]["columns"]["16"]["paper"] == expected

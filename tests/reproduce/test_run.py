@@ -16,9 +16,9 @@ from reproduce.conftest import Reproduce
 import spikecal
 from spikecal.calibration import cache
 from spikecal.cli.main import main
-from spikecal.cli.reproduce import _way_out
 from spikecal.data.sets.cifar10 import BINARY_FOLDER
-from spikecal.reproduce import cells
+from spikecal.reproduce import accuracy, cells
+from spikecal.reproduce.reproduce import way_out
 from spikecal.reproduce.run import make_plan, pending, run
 from spikecal.reproduce.sizes import PAPER, Sizes
 from spikecal.reproduce.tables import TABLES, find
@@ -56,8 +56,8 @@ def test_a_long_cell_goes_on_inside(
     expected = reproduce("lcp", "-T", "2")
     (folder / "out").rename(folder / "before")
     monkeypatch.setattr(cells, "LONG_SECONDS", -1.0)
-    monkeypatch.setattr(cells, "BATCH", 4)  # five batches
-    original, calls = cells.evaluate, list[int]()
+    monkeypatch.setattr(accuracy, "BATCH", 4)  # five batches
+    original, calls = accuracy.evaluate, list[int]()
 
     def dies(*arguments: Any) -> Any:
         calls.append(1)
@@ -65,7 +65,7 @@ def test_a_long_cell_goes_on_inside(
             raise KeyboardInterrupt
         return original(*arguments)
 
-    monkeypatch.setattr(cells, "evaluate", dies)
+    monkeypatch.setattr(accuracy, "evaluate", dies)
     small = ["--images", "20", "--seeds", "2", "--iterations", "3", "--data", "npz:images.npz", "-T", "2"]
     assert main(["reproduce", "lcp", "--model", "nets.py:make", *small, "-o", "out"]) == 130
     capsys.readouterr()
@@ -75,7 +75,7 @@ def test_a_long_cell_goes_on_inside(
     assert json.loads(begun)[0] == 2
     for damaged in (begun[:5], "[2, 3]", '{"done": 2}'):
         (kept[0] / "evaluation.json").write_text(damaged)
-        assert cells._begun(kept[0] / "evaluation.json") == (0, 0, 0, 0.0, 0.0)
+        assert accuracy._begun(kept[0] / "evaluation.json") == (0, 0, 0, 0.0, 0.0)
     (kept[0] / "evaluation.json").write_text(begun)
     calls.clear()
     calls.extend([1, 1, 1])
@@ -162,9 +162,9 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert tables["lcp"]["seconds"] > 0
     assert "--weights" in tables["imagenet"]["needs"]
     assert {"resnet20", "vgg16"} <= set(tables["space"]["models"])
-    assert _way_out(tables["detect"]["needs"]) == "give --data voc:PATH or --data coco:PATH"
-    assert _way_out(tables["imagenet"]["needs"]) == "give --model and --weights"
-    assert _way_out("no images at all") == "no images at all"
+    assert way_out(tables["detect"]["needs"]) == "give --data voc:PATH or --data coco:PATH"
+    assert way_out(tables["imagenet"]["needs"]) == "give --model and --weights"
+    assert way_out("no images at all") == "no images at all"
 
 
 @pytest.mark.parametrize(

@@ -234,9 +234,9 @@ def test_the_paper_beside_ours_only_where_the_setting_is_the_same(reproduce: Rep
 
 def test_the_papers_own_network_has_its_figures_beside_it() -> None:
     """On what a cell would be, without the hours of measuring it."""
+    from spikecal.reproduce.classifiers import Classifier
     from spikecal.reproduce.differences import _of_anns
     from spikecal.reproduce.run import Plan
-    from spikecal.reproduce.subjects import Subject
     from spikecal.reproduce.summary import _with_paper
     from spikecal.zoo.models import build_model
 
@@ -249,7 +249,7 @@ def test_the_papers_own_network_has_its_figures_beside_it() -> None:
         ("vgg16", "npz:x", None, None),
     ):
         network, card = build_model(spec)
-        subject = Subject(spec, network, card, True, data)
+        subject = Classifier(spec=spec, network=network, card=card, data=data)
         rows = [{"method": "Baseline + LCP", "columns": {"4": {}, "5": {}}}]
         plan = Plan(table, Sizes(), (4, 5), {spec: subject}, [])
         found = _with_paper(plan, subject, rows)

@@ -60,6 +60,19 @@ def test_weights_are_stored_once_and_listed_by_set(path: Path) -> None:
         assert "weight" not in found["parameter_bytes"][T]
 
 
+def test_what_some_of_three_T_share_belongs_to_each_of_them(tmp_path: Path) -> None:
+    result = spikecal.convert(residual(), images(16), T=[2, 4, 8], pipeline="baseline")
+    named = {T: dict(result.at(T).named_buffers()) | dict(result.at(T).named_parameters()) for T in (2, 4, 8)}
+    thresholds = [name for name in named[2] if name.endswith("theta")]
+    for name in thresholds:
+        named[4][name].copy_(named[2][name])
+    result.save(tmp_path / "net.snn")
+    found = spikecal.inspect(tmp_path / "net.snn")["parameter_bytes"]
+    whole = sum(named[2][name].numel() for name in thresholds) * 4
+    assert [found[f"T={T}"]["theta"] for T in (2, 4, 8)] == [whole] * 3
+    assert "theta" not in found["shared"] and found["shared"]["weight"] > 0
+
+
 def test_largest_T_is_the_default_and_a_missing_one_is_named(path: Path) -> None:
     assert spikecal.load(path).T == 8
     with pytest.raises(FileError, match="T=4, 8"):

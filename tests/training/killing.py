@@ -4,9 +4,7 @@ A program of its own: children are forked from a process that has imported torch
 """
 
 import json
-import os
 import random
-import signal
 import sys
 import time
 from pathlib import Path
@@ -16,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 import torch._dynamo  # what is imported late is imported here once, and not in every child
+from killed import die, in_child
 from torch import nn
 
 from spikecal.data.card import Card
@@ -52,10 +51,6 @@ def images() -> Data:
     return Data(name="random", images=pixels, labels=torch.randint(0, 4, (100,), generator=generator))
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def die_in_save(call: int) -> None:
     """A trap: the `call`-th checkpoint is half written, and not survived."""
     original, calls = Path.write_bytes, iter(range(1, sys.maxsize))
@@ -72,27 +67,16 @@ def die_in_save(call: int) -> None:
 def child(name: str, folder: Path, trap: int | None = None, seconds: float | None = None) -> bool:
     """Train in a child, which is killed after `seconds`; whether it came to its end."""
     folder.mkdir(exist_ok=True)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            if trap is not None:
-                die_in_save(trap)
-            card = Card(name="small", size=(12, 12), mean=(0.5,) * 3, std=(0.25,) * 3)
-            done = train(network(), images(), card, RECIPES[name], folder / "c.pt", every=0, workers=0)
-            losses = [record.loss for record in done.history]
-            found = fingerprint([*done.model.state_dict().values()], losses)
-            (folder / "result").write_text(found)
-            os._exit(0)
-        except BaseException as error:
-            sys.stderr.write(f"{type(error).__name__}: {error}\n")
-            os._exit(1)
-    if seconds is not None:
-        time.sleep(seconds)
-        os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    if os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0:
-        raise SystemExit("a training failed")
-    return os.WIFEXITED(status)
+
+    def training() -> None:
+        if trap is not None:
+            die_in_save(trap)
+        card = Card(name="small", size=(12, 12), mean=(0.5,) * 3, std=(0.25,) * 3)
+        done = train(network(), images(), card, RECIPES[name], folder / "c.pt", every=0, workers=0)
+        losses = [record.loss for record in done.history]
+        (folder / "result").write_text(fingerprint([*done.model.state_dict().values()], losses))
+
+    return in_child(training, seconds)
 
 
 def kill_and_resume(name: str, folder: Path, trap: int | None = None, seconds: float | None = None) -> dict[str, Any]:

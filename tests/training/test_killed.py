@@ -1,13 +1,10 @@
 """A training that was killed goes on where it was, and ends with the same bits as one that was not."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from killed import report_of
 
 KILLING = Path(__file__).with_name("killing.py")
 
@@ -15,15 +12,7 @@ KILLING = Path(__file__).with_name("killing.py")
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What `killing.py` reports: deaths at random moments, and in the midst of writing a checkpoint."""
-    found = subprocess.run(
-        [sys.executable, KILLING, tmp_path_factory.mktemp("killed")],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert found.returncode == 0, found.stderr
-    return json.loads(found.stdout)  # type: ignore[no-any-return]
+    return report_of(KILLING, tmp_path_factory.mktemp("killed"))  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("recipe", ["quick", "averaged"])

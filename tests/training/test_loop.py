@@ -118,7 +118,8 @@ def test_held_out_images_are_measured_and_change_nothing(tmp_path: Path) -> None
     assert same(measured, trained(tmp_path / "b.pt"))
     assert [record.epoch for record in records] == [1, 2]
     assert records == measured.history
-    assert records[-1].accuracy == accuracy(measured.model, Loader(images(1), CARD, 70))
+    assert records[-1].score == accuracy(measured.model, Loader(images(1), CARD, 70))
+    assert trained(tmp_path / "a.pt").history == records  # out of the checkpoint
     assert measured.seconds == pytest.approx(sum(record.seconds for record in records))
 
 
@@ -168,7 +169,7 @@ def test_averaged_weights_are_the_exponential_mean(tmp_path: Path) -> None:
     recipe = RECIPE.changed(ema=0.8)
     watch = Watch(lambda: path.append({k: v.double().clone() for k, v in model.state_dict().items()}))
     done = train(model, images(), CARD, recipe, tmp_path / "c.pt", progress=watch, validation=images(1))
-    assert done.history[-1].accuracy == accuracy(model, Loader(images(1), CARD, 70))
+    assert done.history[-1].score == accuracy(model, Loader(images(1), CARD, 70))
     for key, value in model.state_dict().items():
         if not value.is_floating_point():
             continue

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from spikecal.tasks.outcome import Table, duration
+from spikecal.tasks.outcome import Line, Outcome, Table, duration
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from spikecal.tasks.outcome import Line, Outcome
 
 
 def show_json(value: Any) -> None:
@@ -21,20 +19,19 @@ def show_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, default=str))
 
 
-def show(outcome: "Outcome", machine: bool) -> None:
-    """What came of a command, for machines or for people."""
+def show(outcome: Outcome, machine: bool) -> None:
+    """What came of a command, for machines or for people; then what is wrong with it, if something is."""
     if machine:
         show_json(outcome.facts)
-    else:
-        show_parts(outcome.parts)
-
-
-def show_parts(parts: "Sequence[Table | Line]") -> None:
-    for part in parts:
+    for part in () if machine else outcome.parts:
         if isinstance(part, Table):
             show_table(part.title, part.columns, part.rows, part.caption)
-        else:
+        elif isinstance(part, Line):
             typer.echo(part.text, err=part.aside)
+        else:
+            show_markdown(part.title, part.text)
+    if outcome.error is not None:
+        raise outcome.error
 
 
 def aside(text: str) -> None:

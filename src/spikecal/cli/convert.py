@@ -7,6 +7,7 @@ import typer
 
 from spikecal.cli import options
 from spikecal.cli.console import aside, bars, show, silent
+from spikecal.files import check_output
 from spikecal.memory import parse_bytes
 
 TESTED = 250  # images of the summary
@@ -68,14 +69,16 @@ def convert(
     json: options.Json = False,
 ) -> None:
     """Convert a network, calibrate it, and write it to a file."""
-    settings = options.configured(pipeline, config, images, iterations, rounding, threshold, per)
-    budget = None if memory is None else parse_bytes(memory)
-    options.check_output(output)
-    if report is not None:
-        options.check_output(report, [output])
     from spikecal.tasks.choose import task_of_model
-    from spikecal.tasks.requests import Conversion
+    from spikecal.tasks.requests import Conversion, pipeline_of
 
+    settings = pipeline_of(
+        pipeline, config, images=images, iterations=iterations, rounding=rounding, threshold=threshold, per=per
+    )
+    budget = None if memory is None else parse_bytes(memory)
+    check_output(output)
+    if report is not None:
+        check_output(report, [output])
     asked = Conversion(
         model=model, output=output, weights=weights, data=data, data_root=data_root,
         steps=sorted(set(steps or [32])), pipeline=settings, images=images, keep=tuple(keep or ()), readout=readout,

@@ -1,16 +1,12 @@
 """Options that several verbs take, and what they mean."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from spikecal.errors import ConfigError
-
-if TYPE_CHECKING:
-    from spikecal.pipeline import Pipeline
 
 Model = Annotated[
     str,
@@ -63,43 +59,24 @@ Threshold = Literal["maxact", "percentile", "mmse"]
 Per = Literal["layer", "channel"]
 
 
-def check_output(file: Path, taken: Sequence[Path] = ()) -> None:
-    """Before anything long: there must be a place for what comes out of it, and nothing `taken` may be there."""
-    if file.resolve() in [other.resolve() for path in taken for other in (path, Path(f"{path}.json"))]:
-        raise ConfigError(f"{file} is written or read by the same command: give another name")
-    if file.is_dir():
-        raise ConfigError(f"{file} is a folder: give the name of a file to write")
-    if not file.absolute().parent.is_dir():
-        raise ConfigError(f"there is no folder {file.absolute().parent} to write {file.name} to")
+def name_and_file(entry: str) -> tuple[str, Path | None]:
+    """The two parts of `MODEL` or `MODEL=FILE`."""
+    name, equals, file = entry.partition("=")
+    if equals and not file:
+        raise ConfigError(f"--with {entry} names no file: write {name} or {name}=FILE")
+    return name, Path(file) if file else None
 
 
-def configured(
-    pipeline: str | None,
-    config: Path | None,
-    images: int | None,
-    iterations: int | None,
-    rounding: Rounding | None,
-    threshold: Threshold | None,
-    per: Per | None,
-) -> "Pipeline":
-    """The pipeline of `--pipeline` or `--config`, with what the flags change."""
-    from spikecal.calibration.calibrators import Weights
-    from spikecal.pipeline import THRESHOLDS, Pipeline, resolve
-
-    if pipeline is not None and config is not None:
-        raise ConfigError("give --pipeline or --config, not both: a file can name a preset")
-    result = Pipeline.from_toml(config) if config is not None else resolve(pipeline or "lcp")
-    if rounding is not None:
-        result = replace(result, rounding=rounding)
-    if threshold is not None and type(result.threshold) is not THRESHOLDS[threshold]:
-        old = result.threshold
-        result = replace(result, threshold=THRESHOLDS[threshold](per=old.per, images=old.images))
-    if per is not None:
-        result = replace(result, threshold=replace(result.threshold, per=per))
-    if images is not None:
-        result = result.with_images(images)
-    if iterations is not None:
-        if not result.learns:
-            raise ConfigError("--iterations is for weights calibration, not in this pipeline: use --pipeline acp")
-        result = result.changed(Weights, iterations=iterations)
-    return result
+def checkpoints(given: Sequence[str], models: Sequence[str]) -> dict[str, Path]:
+    """Network -> file, from `MODEL=FILE` or, where one network is named, `FILE`."""
+    found = {}
+    for entry in given:
+        name, equals, file = entry.partition("=")
+        if not equals and len(models) == 1:
+            name, file = models[0], entry
+        elif not equals:
+            raise ConfigError(f"say which network {entry} is for: --weights MODEL={entry}")
+        elif not file:
+            raise ConfigError(f"--weights {entry} names no file: write {name}=FILE")
+        found[name] = Path(file)
+    return found

@@ -7,6 +7,7 @@ import typer
 
 from spikecal.cli import options
 from spikecal.cli.console import aside, bars, show
+from spikecal.files import check_output
 
 TESTED = 1000
 
@@ -35,7 +36,7 @@ def report(
     json: options.Json = False,
 ) -> None:
     """Write one HTML page that shows what a conversion did; several files and T are compared side by side."""
-    options.check_output(output, files)
+    check_output(output, files)
     from spikecal.tasks.report import report_files
     from spikecal.tasks.requests import Reporting
 

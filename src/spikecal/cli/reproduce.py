@@ -2,20 +2,14 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from spikecal.cli import options
-from spikecal.cli.console import bars, show_json, show_markdown, show_table
-from spikecal.errors import ConfigError, SpikecalError
-from spikecal.tasks.outcome import duration
-
-if TYPE_CHECKING:
-    from spikecal.reproduce.sizes import Sizes
-    from spikecal.reproduce.sources import Wanted
-    from spikecal.reproduce.tables import Table
-
+from spikecal.cli.console import aside, bars, show, silent
+from spikecal.errors import ConfigError
+from spikecal.memory import parse_bytes
 
 NOT_SHOWN = ("output", "data_root", "memory", "json")  # of a command, on the page it makes
 FILES = ("weights", "others")
@@ -93,99 +87,36 @@ def reproduce(
     json: options.Json = False,
 ) -> None:
     """Measure one of the paper's tables; killed, the same command goes on where it was."""
-    given = {
-        "images": images,
-        "seeds": seeds,
-        "iterations": iterations,
-        "batch": batch,
-        "weights": weights_images,
-        "weights_to": weights_to,
-        "long_from": long_from,
-        "long_images": long_images,
-        "long_calibration": long_calibration,
-    }
-    if name is None:
-        if model or weights or data or _wanted_flags(others, other, distilled, distill_iterations):
-            raise ConfigError("say which table: without its NAME they are listed, with the networks they have here")
-        _list(full, given, data_root, steps or [], json)
-        return
-    import json as json_text
-
-    from spikecal.files import write_whole
-    from spikecal.memory import parse_bytes
-    from spikecal.reproduce.render import heading, markdown, measured, sections
-    from spikecal.reproduce.run import make_plan, pending, run
-    from spikecal.reproduce.summary import summarise
-    from spikecal.reproduce.tables import find
-
-    table = find(name)
-    budget = None if memory is None else parse_bytes(memory)
-    wanted = _wanted(table, others, other, distilled, distill_iterations)
-    plan = make_plan(
-        table,
-        _sizes(full, table, given),
-        models=model or [],
-        weights=_weights(weights or [], model or []),
-        data=data,
-        root=data_root,
-        T=steps or (table.T if full else table.default_T),
-        wanted=wanted,
-        strict=strict,
-    )
-    left = pending(plan, output)
-    if left and not json:
-        estimate = duration(plan.seconds(left) + plan.preparing(left))
-        typer.echo(f"{len(left)} of {len(plan.cells)} cells to measure, about {estimate}", err=True)
-    with bars(json) as progress:
-        report = None if json or progress is not None else _say
-        summary = {**summarise(plan, run(plan, output, progress, report, budget)), "command": _command(context)}
-    files = output / f"{name}.json", output / f"{name}.md"
-    write_whole(files[0], json_text.dumps(summary, indent=1, ensure_ascii=False) + "\n")
-    write_whole(files[1], markdown(summary))
-    if json:
-        show_json(summary)
-        return
-    for network in summary["networks"]:
-        columns, rows = measured(summary, network)
-        show_table(heading(network), (columns[0], *(f">{column}" for column in columns[1:])), rows)
-    for title, text in sections(summary).items():
-        show_markdown(title, text)
-    typer.echo(f"{files[0]} and {files[1]}")
-
-
-def _say(cell: str, seconds: float, left: float) -> None:
-    typer.echo(f"{cell} ({duration(seconds)}), about {duration(left)} left", err=True)
-
-
-def _sizes(full: bool, table: "Table", given: dict[str, int | None]) -> "Sizes":
-    """The paper's sizes or this machine's, with what the flags change."""
-    from dataclasses import replace
-
-    from spikecal.reproduce.sizes import PAPER, Sizes
-
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    return replace(PAPER if full else table.sizes or Sizes(), **changes)
-
-
-def _wanted(
-    table: "Table", others: list[str] | None, other: str | None, images: int | None, iterations: int | None
-) -> "Wanted | None":
-    """What the flags of `fakedata` say; they are refused for tables in which they would mean nothing."""
-    if not table.sources:
-        if given := _wanted_flags(others, other, images, iterations):
-            raise ConfigError(f"{given[0]} is for the table fakedata, not for {table.name}")
-        return None
-    from spikecal.cli.distill import name_and_file
+    from spikecal.reproduce.reproduce import Reproduction, list_tables, reproduce_table
     from spikecal.reproduce.sources import Wanted
 
-    numbers = {name: value for name, value in (("images", images), ("iterations", iterations)) if value is not None}
-    return Wanted(partners=tuple(map(name_and_file, others or [])), other=other, **numbers)
-
-
-def _wanted_flags(others: list[str] | None, other: str | None, images: int | None, iterations: int | None) -> list[str]:
-    """Those of the flags of `fakedata` that were given."""
-    flags = {"--with": others, "--other": other, "--distilled": images, "--distill-iterations": iterations}
-    return [flag for flag, value in flags.items() if value]
+    sizes = {
+        "images": images, "seeds": seeds, "iterations": iterations, "batch": batch, "weights": weights_images,
+        "weights_to": weights_to, "long_from": long_from, "long_images": long_images,
+        "long_calibration": long_calibration,
+    }  # fmt: skip
+    flags = {"--with": others, "--other": other, "--distilled": distilled, "--distill-iterations": distill_iterations}
+    for_sources = [flag for flag, value in flags.items() if value]
+    if name is None:
+        if model or weights or data or for_sources:
+            raise ConfigError("say which table: without its NAME they are listed, with the networks they have here")
+        show(list_tables(full, sizes, data_root, steps or []), json)
+        return
+    numbers = {"images": distilled, "iterations": distill_iterations}
+    wanted = Wanted(
+        partners=tuple(map(options.name_and_file, others or [])),
+        other=other,
+        **{key: value for key, value in numbers.items() if value is not None},
+    )
+    asked = Reproduction(
+        table=name, models=model or [], weights=options.checkpoints(weights or [], model or []), data=data,
+        data_root=data_root, steps=steps or [], full=full, sizes=sizes, wanted=wanted, for_sources=for_sources,
+        strict=strict, output=output, memory=None if memory is None else parse_bytes(memory),
+        command=_command(context),
+    )  # fmt: skip
+    with bars(json) as progress:
+        outcome = reproduce_table(asked, progress, silent if json else aside)
+    show(outcome, json)
 
 
 def _command(context: typer.Context) -> str:
@@ -211,58 +142,3 @@ def _without_folder(entry: str) -> str:
     """`MODEL=FILE`, or a file alone, by its name."""
     model, equals, file = entry.partition("=")
     return f"{model}={Path(file).name}" if equals else Path(entry).name
-
-
-def _weights(given: list[str], models: list[str]) -> dict[str, Path]:
-    """Network -> checkpoint, from MODEL=FILE or, for a single network, FILE."""
-    files: dict[str, Path] = {}
-    for entry in given:
-        name, equals, path = entry.partition("=")
-        if not equals:
-            if len(models) != 1:
-                raise ConfigError(f"say which network {entry} is for: --weights MODEL={entry}")
-            name, path = models[0], entry
-        files[name] = Path(path)
-    return files
-
-
-def _list(full: bool, given: dict[str, int | None], root: Path | None, steps: list[int], json: bool) -> None:
-    """The tables, and how long each would take here with its default networks."""
-    from spikecal.reproduce.run import choose_models, make_plan
-    from spikecal.reproduce.tables import TABLES
-
-    facts: dict[str, dict[str, Any]] = {}
-    loaded: dict[Any, Any] = {}
-    for table in TABLES.values():
-        T = steps or (table.T if full else table.default_T)
-        fact: dict[str, Any] = {"title": table.title, "T": list(T), "about": table.about, "seconds": None}
-        try:
-            fact["models"] = choose_models(table, [], {})
-            if table.kind != "space":  # which counts, in seconds
-                plan = make_plan(table, _sizes(full, table, given), root=root, T=T, loaded=loaded)
-                seconds = plan.seconds(plan.cells) + plan.preparing(plan.cells)
-                fact |= {"cells": len(plan.cells), "seconds": seconds}
-        except SpikecalError as error:
-            fact |= {"models": [], "needs": str(error)}
-        facts[table.name] = fact
-    if json:
-        show_json({"tables": facts})
-        return
-    rows = [
-        (
-            name,
-            fact["title"],
-            ", ".join(map(str, fact["T"])),
-            ", ".join(fact["models"]) or _way_out(fact["needs"]),
-            "" if fact["seconds"] is None else duration(fact["seconds"]),
-        )
-        for name, fact in facts.items()
-    ]
-    caption = "Estimates from one pass of the network on this machine; finished cells are not made again."
-    show_table("Tables of the paper", ("name", "what it shows", "T", "networks", ">about"), rows, caption)
-
-
-def _way_out(error: str) -> str:
-    """What an error says to do, without what is wrong and without examples."""
-    wrong, _, todo = error.partition(": ")
-    return (todo or wrong).partition(", such as")[0]

@@ -8,6 +8,7 @@ import typer
 from spikecal.cli import options
 from spikecal.cli.console import aside, bars, show
 from spikecal.errors import ConfigError
+from spikecal.files import check_output
 
 MINUTE = 60.0
 
@@ -71,8 +72,8 @@ def train(
             f"weights are written as safetensors: name the file {output.with_suffix('.safetensors').name}"
         )
     checkpoint = checkpoint or output.with_name(output.name + ".checkpoint")
-    options.check_output(output)
-    options.check_output(checkpoint, [output])
+    check_output(output)
+    check_output(checkpoint, [output])
     flags = {
         "epochs": epochs, "batch": batch, "lr": lr, "weight_decay": weight_decay, "precision": precision, "seed": seed,
     }  # fmt: skip

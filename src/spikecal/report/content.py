@@ -6,6 +6,7 @@ from typing import Any
 
 from spikecal import __version__
 from spikecal.analysis.evaluate import Evaluation
+from spikecal.analysis.measures import ACCURACY, MAP
 from spikecal.analysis.summary import POINTS
 from spikecal.report.detections import SCENE_BYTES, Detected, put_scenes
 from spikecal.report.findings import findings
@@ -49,8 +50,8 @@ def build(seen: Sequence[Seen], notes: Sequence[str] = ()) -> dict[str, Any]:
         "title": _title([source for source, _ in seen]),
         "several": several,
         "near": POINTS,
-        "any_map": any(n["measure"] == "map" for n in networks),
-        "all_map": all(n["measure"] == "map" for n in networks),
+        "any_map": any(n["measure"] == MAP.key for n in networks),
+        "all_map": all(n["measure"] == MAP.key for n in networks),
         "headline": said["id"],
         "lead": [*sentences(said, several), *_others(names, originals)],
         "sources": [_source(source, measured, name) for (source, measured), name in zip(seen, names, strict=True)],
@@ -121,7 +122,7 @@ def _facts(source: Source, measured: Measured, T: int) -> dict[str, Any]:
         "calibration_images": _calibration_images(source),
         "distilled": source.distilled,
         "optimised": source.optimised,
-        **dict.fromkeys(("accuracy", "agreement", "ann", "curve", "first", "energy", "energy_all", "break_even")),
+        **dict.fromkeys(("score", "agreement", "ann", "curve", "first", "energy", "energy_all", "break_even")),
         **dict.fromkeys(("rate", "images", "data", "split", "origin", "measure", "map50", "ann50")),
     }
     summary, energy = measured.summary, measured.energy.get(T)
@@ -133,9 +134,9 @@ def _facts(source: Source, measured: Measured, T: int) -> dict[str, Any]:
     elif source.measured is not None and T in source.measured["networks"]:
         whole, kept = source.measured, source.measured["networks"][T]
         facts |= {name: whole.get(name) for name in ("data", "split", "images", "ann", "ann50")} | {"origin": "file"}
-        facts |= {name: kept.get(name) for name in ("accuracy", "agreement", "map50")}
+        facts |= {name: kept.get(name) for name in ("score", "agreement", "map50")}
         facts["energy"] = kept["energy_ratio"]
-        facts["measure"] = whole.get("measure", "accuracy") if kept["accuracy"] is not None else "agreement"
+        facts["measure"] = whole["measure"] if kept["score"] is not None else "agreement"
     if energy is not None:
         facts |= {"energy": energy.ratio, "energy_all": energy.ratio_with_all, "break_even": energy.break_even}
     if facts["rate"] is None:
@@ -145,11 +146,11 @@ def _facts(source: Source, measured: Measured, T: int) -> dict[str, Any]:
 
 def _evaluated(found: Evaluation) -> dict[str, Any]:
     return {
-        "accuracy": found.accuracy[-1] if found.accuracy else None,
+        "score": found.accuracy[-1] if found.accuracy else None,
         "agreement": found.agreement[-1] if found.agreement else None,
         "ann": found.ann,
         "curve": found.curve,
-        "measure": "accuracy" if found.accuracy else "agreement",
+        "measure": ACCURACY.key if found.accuracy else "agreement",
         "first": found.first_within(POINTS) if found.target is not None and found.agreement else None,
         "rate": found.rate,
         "images": found.images,
@@ -160,8 +161,8 @@ def _precision(detected: Detected, T: int) -> dict[str, Any]:
     """A detector's numbers, in the places where a classifier's are."""
     analog, spiking = detected.analog, detected.spiking[T]
     return {
-        "measure": "map",
-        "accuracy": spiking.map,
+        "measure": MAP.key,
+        "score": spiking.map,
         "map50": spiking.map50,
         "ann": analog.map,
         "ann50": analog.map50,

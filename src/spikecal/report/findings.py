@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
+from spikecal.analysis.measures import MAP
 from spikecal.calibration.threshold import MMSE, MaxAct
 from spikecal.detection.spiking import IMAGES as DETECTOR_IMAGES
 from spikecal.report.source import Source
-from spikecal.report.words import Facts, behind, percent, points, score, steps
+from spikecal.report.words import Facts, behind, percent, points, quality, steps
 
 SATURATED = 0.05  # share of neurons that fire at every step, of a layer
 DEAD, MOSTLY = 0.99, 0.5  # share of neurons that fire for no image
@@ -167,12 +168,12 @@ def _gap(networks: Sequence[Facts], near: float) -> Finding | None:
     close = [n for n in networks if (gap := behind(n)) is not None and gap <= near / 100 + 1e-9]
     names = _named(far, networks)
     text = f"{names}: up to {points(behind(worst) or 0)} fewer right answers than the original."
-    if worst.get("measure") == "map":
+    if worst.get("measure") == MAP.key:
         text = f"{names}: mAP is up to {points(behind(worst) or 0)} below the original's."
-    elif worst["accuracy"] is None:
+    elif worst["score"] is None:
         text = f"{names}: up to {points(behind(worst) or 0)} of the answers are not the original's."
     if close:
-        best = min(close, key=lambda n: (n["T"], -(score(n) or 0)))
+        best = min(close, key=lambda n: (n["T"], -(quality(n) or 0)))
         todo = f"Use {best['label']}, which is within {near:g} point of it, or convert with --pipeline acp."
     else:
         todo = "Convert with more steps (-T), --pipeline acp, or with calibration images of the kind it is tested on."
@@ -216,12 +217,12 @@ def _energy(networks: Sequence[Facts]) -> Finding | None:
 
 
 def _few_tested(networks: Sequence[Facts]) -> Finding | None:
-    few = [n for n in networks if n["images"] is not None and n["images"] < FEW_TESTED and score(n) is not None]
+    few = [n for n in networks if n["images"] is not None and n["images"] < FEW_TESTED and quality(n) is not None]
     if not few:
         return None
     count = min(n["images"] for n in few)
     text = f"Accuracy was measured on {count:,} images: one more or less right is {points(1 / count)}."
-    if all(n.get("measure") == "map" for n in few):
+    if all(n.get("measure") == MAP.key for n in few):
         text = f"mAP was measured on {count:,} images, and a difference of a point may be chance."
     return _finding("note", "Few test images", text, "Give more with --images, or another set with --data.")
 

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from spikecal.analysis.evaluate import original, same_weights
+from spikecal.analysis.measures import ACCURACY, MEASURES, from_stored
 from spikecal.calibration.calibrators import Calibrator, Weights
 from spikecal.calibration.histogram import BINS, PARTS, Histogram
 from spikecal.calibration.sweep import StageRecord
@@ -20,8 +21,6 @@ from spikecal.result import Result
 from spikecal.snn.file import Reader
 from spikecal.snn.network import SpikingNetwork
 from spikecal.snn.origin import Timings
-
-MEASURES = ("accuracy", "map")  # what the numbers of a network are: right answers, or a detector's mAP
 
 
 @dataclass(frozen=True)
@@ -190,10 +189,11 @@ def _record(entry: Mapping[str, Any]) -> StageRecord:
 
 def _measured(entry: Mapping[str, Any]) -> dict[str, Any]:
     """What `Summary.measured` wrote, or `measured_precision`, likewise."""
-    if entry.get("measure", "accuracy") not in MEASURES:
-        raise ValueError(f"{str(entry['measure'])[:20]!r} is not something that is measured")
+    measure = entry.get("measure", ACCURACY.key)
+    if measure not in MEASURES:
+        raise ValueError(f"{str(measure)[:20]!r} is not something that is measured")
     return {
-        "measure": entry.get("measure", "accuracy"),
+        "measure": measure,
         "data": str(entry["data"]),
         "split": str(entry["split"]),
         "images": _count(entry["images"]),
@@ -201,12 +201,12 @@ def _measured(entry: Mapping[str, Any]) -> dict[str, Any]:
         "ann50": _share(entry.get("ann50")),
         "networks": {
             int(T): {
-                "accuracy": _share(of["accuracy"]),
+                "score": _share(of["score"]),
                 "agreement": _share(of["agreement"]),
                 "energy_ratio": _ratio(of["energy_ratio"]),
                 "map50": _share(of.get("map50")),
             }
-            for T, of in entry["networks"].items()
+            for T, of in ((T, from_stored(facts)) for T, facts in entry["networks"].items())
         },
     }
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from spikecal.analysis.measures import MAP
+
 Facts = Mapping[str, Any]
 
 
@@ -31,23 +33,23 @@ def points(share: float) -> str:
 
 def sentences(facts: Facts, several: bool) -> list[str]:
     """What is to be said of one network, the most important thing first."""
-    what = "detector with a spiking body" if facts["measure"] == "map" else "spiking network"
+    what = "detector with a spiking body" if facts["measure"] == MAP.key else "spiking network"
     subject = f"At {steps(facts['T'])} the {what}"
     if several and facts["source_name"]:
         subject += f" of {facts['source_name']}"
-    return [text for text in (_accuracy(facts, subject), _energy(facts), _conversion(facts)) if text]
+    return [text for text in (_score(facts, subject), _energy(facts), _conversion(facts)) if text]
 
 
-def _accuracy(facts: Facts, subject: str) -> str:
-    share, ann, agreement = facts["accuracy"], facts["ann"], facts["agreement"]
+def _score(facts: Facts, subject: str) -> str:
+    score, ann, agreement = facts["score"], facts["ann"], facts["agreement"]
     images = "" if facts["images"] is None else f"{facts['images']:,} {facts['split']} images"
     then = " (measured when it was converted)" if facts["origin"] == "file" else ""
-    if share is not None and facts["measure"] == "map":
+    if score is not None and facts["measure"] == MAP.key:
         half = "" if facts["map50"] is None else f" ({percent(facts['map50'])} at an overlap of 0.5)"
-        text = f"{subject} has a mAP of {percent(share)}{half} on {images}{then}"
+        text = f"{subject} has a mAP of {percent(score)}{half} on {images}{then}"
         return text + (f"; the original has {percent(ann)}." if ann is not None else ".")
-    if share is not None:
-        text = f"{subject} is right on {percent(share)} of {images}{then}"
+    if score is not None:
+        text = f"{subject} is right on {percent(score)} of {images}{then}"
         return text + (f"; the original is right on {percent(ann)}." if ann is not None else ".")
     if agreement is not None:
         return f"{subject} gives the original's answer for {percent(agreement)} of {images}{then}; they have no labels."
@@ -58,7 +60,7 @@ def _energy(facts: Facts) -> str:
     ratio = facts["energy"]
     if ratio is None:
         return ""
-    what = "Its body" if facts["measure"] == "map" else "It"
+    what = "Its body" if facts["measure"] == MAP.key else "It"
     if ratio <= 1:
         return f"{what} needs about {100 * ratio:.0f} % of the original's energy, by counted operations."
     return f"{what} needs about {ratio:.1f} times the original's energy, by counted operations."
@@ -75,23 +77,23 @@ def _conversion(facts: Facts) -> str:
 
 def headline(networks: Sequence[Facts], near: float) -> Facts:
     """The network to speak of first: the fewest steps within `near` points of the original, else the best answer."""
-    known = [n for n in networks if score(n) is not None]
+    known = [n for n in networks if quality(n) is not None]
     if not known:
         return max(networks, key=lambda n: n["T"])
     close = [n for n in known if (gap := behind(n)) is not None and gap <= near / 100 + 1e-9]
     if close:
-        return min(close, key=lambda n: (n["T"], -(score(n) or 0)))
-    return max(known, key=lambda n: score(n) or 0)
+        return min(close, key=lambda n: (n["T"], -(quality(n) or 0)))
+    return max(known, key=lambda n: quality(n) or 0)
 
 
-def score(facts: Facts) -> float | None:
+def quality(facts: Facts) -> float | None:
     """How often it is right, or where there are no labels, how often it says what the original says."""
-    found: float | None = facts["accuracy"] if facts["accuracy"] is not None else facts["agreement"]
+    found: float | None = facts["score"] if facts["score"] is not None else facts["agreement"]
     return found
 
 
 def behind(facts: Facts) -> float | None:
     """How much less often it is right than the original; None where that is not known."""
-    if facts["accuracy"] is not None:
-        return None if facts["ann"] is None else float(facts["ann"] - facts["accuracy"])
+    if facts["score"] is not None:
+        return None if facts["ann"] is None else float(facts["ann"] - facts["score"])
     return None if facts["agreement"] is None else 1 - float(facts["agreement"])

@@ -5,6 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from spikecal.analysis.measures import from_stored
+from spikecal.reproduce.kinds import subject_of
+
 SEEDS = 5  # that a deviation needs to be compared with another
 
 
@@ -15,7 +18,7 @@ class Column:
     mean: float
     std: float | None  # over seeds
     seeds: int
-    images: int | None  # that the mean is a share of; None for mAP, and where it is not known
+    images: int | None  # that the mean is a share of; None where it is no share, and where it is not known
     ann: float | None
 
 
@@ -225,10 +228,10 @@ def _ann_error(column: Column) -> float:
 
 def networks_of(summary: Mapping[str, Any]) -> list[Network]:
     """The figures of a table that was measured."""
-    share = summary["kind"] != "detection"
+    share = subject_of(summary["kind"]).score.share
     found = []
     for network in summary["networks"]:
-        anns = {ann["images"]: ann["accuracy"] for ann in network.get("ann", ())}
+        anns = {ann["images"]: ann["score"] for ann in map(from_stored, network.get("ann", ()))}
         rows = {
             row["method"]: {
                 int(T): Column(

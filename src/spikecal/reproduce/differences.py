@@ -3,18 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
-
+from spikecal.analysis.measures import from_stored
 from spikecal.calibration.calibrators import Weights
 from spikecal.pipeline import Pipeline
 from spikecal.reproduce.cells import Cell, machine, same_for_every_seed
-from spikecal.reproduce.detectors import DetectorSubject
 from spikecal.reproduce.paper import own_lines, paper_tables, same_blocks
 from spikecal.reproduce.run import Plan
-from spikecal.reproduce.sizes import DETECTION_IMAGES, PAPER
+from spikecal.reproduce.sizes import PAPER
 from spikecal.reproduce.subjects import Subject
 from spikecal.reproduce.tables import SOURCES
-from spikecal.zoo.detectors import body_of
 
 Found = dict[Cell, dict[str, Any]]
 
@@ -30,7 +27,9 @@ def _of_anns(plan: Plan, networks: Sequence[dict[str, Any]]) -> list[str]:
     for network in (n for n in networks if "ann" in n):
         for block in same_blocks(plan.table.name, network["model"], network["data"]):
             anns = {line.get("ann", block["ann"]) for line in own_lines(block, network["bn"])} - {None}
-            here = " and ".join(f"{a['accuracy']:.2f} % on {a['images']:,} images" for a in network["ann"])
+            here = " and ".join(
+                f"{ann['score']:.2f} % on {ann['images']:,} images" for ann in map(from_stored, network["ann"])
+            )
             theirs = f"the paper's {block['network']} has"
             said += [f"ANN: {network['model']} has {here}; {theirs} {ann:.2f} %." for ann in anns]
     return said
@@ -48,7 +47,7 @@ def _configured(plan: Plan) -> list[str]:
     for subject in datasets:
         said += _of_data(plan, subject)
     said += [f"{SOURCES[name]}: {about}." for name, about in sources(plan).items()]
-    said += list(dict.fromkeys(text for s in plan.subjects.values() if isinstance(s, Subject) for text in s.absent))
+    said += list(dict.fromkeys(text for s in plan.subjects.values() for text in s.absent))
     said += _of_size(plan)
     return said
 
@@ -68,14 +67,12 @@ def sources(plan: Plan) -> dict[str, str]:
         return {}
     found: dict[str, list[str]] = {}
     for subject in plan.subjects.values():
-        for name, source in (subject.sources if isinstance(subject, Subject) else {}).items():
+        for name, source in subject.sources.items():
             found.setdefault(name, []).append(source.about)
     return {name: "; ".join(dict.fromkeys(abouts)) for name, abouts in found.items()}
 
 
-def _of_network(
-    plan: Plan, subject: Subject | DetectorSubject, theirs: Sequence[str], quoted: dict[str, Any]
-) -> list[str]:
+def _of_network(plan: Plan, subject: Subject, theirs: Sequence[str], quoted: dict[str, Any]) -> list[str]:
     said = []
     on = f" on {subject.data}" if subject.data else ""
     if not any(subject.spec in block["same"]["models"] for block in quoted["blocks"]):
@@ -83,12 +80,7 @@ def _of_network(
     if subject.bn not in plan.table.bn:
         has, wanted = ("has", "without") if subject.bn else ("has no", "with")
         said.append(f"{subject.spec} {has} BN; the paper's table is about networks {wanted} BN.")
-    if isinstance(subject, DetectorSubject):
-        if any(isinstance(module, nn.MaxPool2d) for module in body_of(subject.network).modules()):
-            said.append(
-                f"Pools: the body of {subject.spec} keeps its max-pools; the paper replaces them by average pools in "
-                "its ImageNet networks, where its detectors' bodies come from."
-            )
+    said += subject.differences()
     if not subject.trained and plan.table.kind == "time":
         said.append(f"{subject.spec} has random weights: its time is measured, its accuracy would mean nothing.")
     return said
@@ -112,12 +104,11 @@ def _of_many_steps(plan: Plan) -> list[str]:
     return said
 
 
-def _of_data(plan: Plan, subject: Subject | DetectorSubject) -> list[str]:
-    assert subject.train is not None and subject.test is not None
-    count = len(subject.train)
+def _of_data(plan: Plan, subject: Subject) -> list[str]:
+    count, tested = map(len, subject.images)
     rows = [plan.sizes.of(row.pipeline, plan.table, 1) for row in plan.table.rows]
     most = max(pipeline.images for pipeline in rows)
-    said = [f"Images: {subject.test.about}."] if isinstance(subject, Subject) and subject.test.about else []
+    said = [f"Images: {subject.about}."] if subject.about else []
     if count <= most:
         chosen = _chosen(rows, count)
         said.append(
@@ -133,10 +124,10 @@ def _of_data(plan: Plan, subject: Subject | DetectorSubject) -> list[str]:
     asked = plan.sizes.images
     if all(plan.sizes.is_long(plan.table, T) for T in plan.T):  # of which `_of_size` speaks
         return said
-    if asked is not None and asked < len(subject.test):
-        said.append(f"Test: a fixed {asked:,} of the {len(subject.test):,} test images of {subject.data}.")
+    if asked is not None and asked < tested:
+        said.append(f"Test: a fixed {asked:,} of the {tested:,} test images of {subject.data}.")
     elif subject.data == "demo":
-        said.append(f"Test: {len(subject.test):,} of the 10,000 test images of CIFAR-10.")
+        said.append(f"Test: {tested:,} of the 10,000 test images of CIFAR-10.")
     return said
 
 
@@ -164,13 +155,12 @@ def _of_size(plan: Plan) -> list[str]:
             f"Weights calibration: {sizes.iterations:,} iterations a layer of {sizes.batch} images"
             f"{few}; the paper has {PAPER.iterations:,}, its code {PAPER.batch} images an iteration."
         )
-    if table.kind == "detection" or table.sources:
+    if table.own_T:
         if own := [T for T in plan.T if f"T={T}" not in paper_tables()[table.name]["columns"]]:
             said.append(f"T={', '.join(map(str, own))}: not in the paper's table.")
-    if table.kind == "detection":
-        seen = min(sizes.weights, DETECTION_IMAGES)
-        if seen < DETECTION_IMAGES:
-            said.append(f"Calibration: on {seen} images in all its parts; the paper has {DETECTION_IMAGES}.")
+    if (most := table.subject.most_images) is not None:
+        if sizes.weights < most:
+            said.append(f"Calibration: on {sizes.weights} images in all its parts; the paper has {most}.")
     elif learned and short and not table.own_images and sizes.weights < PAPER.weights:
         said.append(f"Weights calibration: out of {sizes.weights:,} images; the paper has {PAPER.weights:,}.")
     if table.kind == "time":

@@ -4,17 +4,11 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
+from spikecal.analysis.measures import from_stored
+from spikecal.reproduce.kinds import SUBJECTS, subject_of
 from spikecal.reproduce.paper import NOT_NAMED
 
 Summary = dict[str, Any]
-UNITS = {
-    "time": "seconds (ANN passes)",
-    "accuracy": "accuracy %",
-    "detection": "mAP %",
-    "map50": "mAP % at an overlap of 0.5",
-    "energy": "energy, times the ANN's",
-}
-FURTHER = ("map50", "energy")  # figures of a column beside its first
 
 
 def markdown(summary: Summary) -> str:
@@ -24,7 +18,7 @@ def markdown(summary: Summary) -> str:
         parts.append(f"```\n{summary['command']}\n```")
     for network in summary["networks"]:
         parts += [f"## {heading(network)}", grid(*measured(summary, network))]
-        parts += [grid(*measured(summary, network, of)) for of in FURTHER if has(network, of)]
+        parts += [grid(*measured(summary, network, of)) for of in further(summary["kind"]) if has(network, of)]
     for title, text in sections(summary).items():
         parts += [f"## {title}", text]
     return "\n\n".join(parts) + "\n"
@@ -53,14 +47,31 @@ def heading(network: dict[str, Any]) -> str:
     return words
 
 
+def further(kind: str) -> tuple[str, ...]:
+    """Figures of a column beside its first."""
+    return (*subject_of(kind).beside, "energy")
+
+
+def unit(kind: str, of: str = "") -> str:
+    """What the figures of a table are, or its further ones."""
+    if of == "energy":
+        return "energy, times the ANN's"
+    subject = subject_of(kind)
+    if of:
+        return f"{subject.score.name} % {subject.beside[of]}"
+    return "seconds (ANN passes)" if kind == "time" else f"{subject.score.name} %"
+
+
 def has(network: dict[str, Any], of: str) -> bool:
     """Whether there are figures of this kind."""
     return any(of in column for row in network["rows"] for column in row.get("columns", {}).values())
 
 
-def _ann(found: dict[str, Any]) -> str:
-    more = f" mAP, {found['map50']:.2f} % at an overlap of 0.5," if "map50" in found else ""
-    return f"{found['accuracy']:.2f} %{more} on {found['images']:,} images"
+def _ann(stored: dict[str, Any]) -> str:
+    found = from_stored(stored)
+    beside = [(s.score.name, of, what) for s in SUBJECTS.values() for of, what in s.beside.items() if of in found]
+    more = "".join(f" {name}, {found[of]:.2f} % {what}," for name, of, what in beside)
+    return f"{found['score']:.2f} %{more} on {found['images']:,} images"
 
 
 def measured(summary: Summary, network: dict[str, Any], of: str = "") -> tuple[list[str], list[list[str]]]:
@@ -73,7 +84,7 @@ def measured(summary: Summary, network: dict[str, Any], of: str = "") -> tuple[l
         return ["calibrated", "numbers", "MB", "paper, MB"], rows
     long = summary["long"]
     steps = [f"T={T}" if long is None or T < long else f"T≥{long} ({T})" for T in summary["T"]]
-    first = UNITS[of or summary["kind"]]
+    first = unit(summary["kind"], of)
     rows = []
     for row in network["rows"]:
         name = f"{row['method']} (not in the paper's table)" if row["added"] else row["method"]
@@ -92,11 +103,11 @@ def _shown(kind: str, column: dict[str, Any] | None, of: str) -> str:
     if of == "energy":
         return f"{column[of]:.2f}"
     if of:
-        return _accuracy(column[of])
-    return _time(column) if kind == "time" else _accuracy(column)
+        return _score(column[of])
+    return _time(column) if kind == "time" else _score(column)
 
 
-def _accuracy(column: dict[str, Any]) -> str:
+def _score(column: dict[str, Any]) -> str:
     text = plus_minus(column["mean"], column["std"], 2)
     if column.get("paper") is not None:
         text += f" (paper {_figure(column['paper'], '.2f')})"
@@ -126,9 +137,9 @@ def claims(summary: Summary, ours: bool) -> list[str]:
         lines.setdefault((judged["claim"], judged["model"]), []).append(words)
     explained = [f"{claim} ({model}): {', '.join(words)}." for (claim, model), words in lines.items()]
     level = "one standard deviation over seeds"
-    if summary["kind"] != "detection":
+    if subject_of(summary["kind"]).score.share:
         level = f"one standard error of so many test images, or {level}"
-    points = UNITS[summary["kind"]].removesuffix(" %")
+    points = subject_of(summary["kind"]).score.name
     return [*explained, f"Points of {points}, where it does not say %. Level: within {level}."]
 
 

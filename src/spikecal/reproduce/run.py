@@ -9,16 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from spikecal.analysis.measures import from_stored, to_stored
 from spikecal.errors import ConfigError
 from spikecal.files import write_whole
 from spikecal.progress import Progress, Silent
-from spikecal.reproduce.cells import Cell, long_cell, machine, measure, same_for_every_seed
-from spikecal.reproduce.detectors import DetectorSubject, load_detector_subject
+from spikecal.reproduce.cells import Cell, long_cell, machine, same_for_every_seed
 from spikecal.reproduce.sizes import Sizes
-from spikecal.reproduce.sources import Wanted, make_sources
-from spikecal.reproduce.subjects import Subject, available, load_subject
+from spikecal.reproduce.sources import Wanted
+from spikecal.reproduce.subjects import Subject, Wish
 from spikecal.reproduce.tables import Table
-from spikecal.zoo.detectors import DETECTORS
 from spikecal.zoo.models import ZOO
 
 log = logging.getLogger(__name__)
@@ -48,11 +47,10 @@ class Store:
         if not isinstance(stored, dict) or not isinstance(stored.get("found"), dict):
             log.warning("%s is damaged and is measured again", self.folder / f"{key}.json")
             return None
-        found: dict[str, Any] = stored["found"]
-        return found
+        return from_stored(stored["found"])
 
     def save(self, key: str, cell: Cell, configuration: dict[str, Any], found: dict[str, Any], seconds: float) -> None:
-        facts = {"cell": str(cell), "found": found, "configuration": configuration}
+        facts = {"cell": str(cell), "found": to_stored(found), "configuration": configuration}
         whole = {**facts, "seconds": seconds, "machine": machine()}
         write_whole(self.folder / f"{key}.json", json.dumps(whole, indent=1) + "\n")
 
@@ -73,7 +71,7 @@ class Plan:
     table: Table
     sizes: Sizes
     T: tuple[int, ...]
-    subjects: dict[str, Subject | DetectorSubject]
+    subjects: dict[str, Subject]
     cells: list[Cell]
 
     def seconds(self, cells: Sequence[Cell]) -> float:
@@ -86,7 +84,7 @@ class Plan:
         """An estimate of what it takes to make the images of these cells, if none are there yet."""
         wanted = dict.fromkeys((cell.model, cell.source) for cell in cells if cell.source)
         subjects = [(self.subjects[model], source) for model, source in wanted]
-        return sum(s.sources[name].passes * s.seconds_a_pass for s, name in subjects if isinstance(s, Subject))
+        return sum(s.sources[name].passes * s.seconds_a_pass for s, name in subjects)
 
 
 def choose_models(table: Table, named: Sequence[str], weights: dict[str, Path]) -> list[str]:
@@ -96,10 +94,9 @@ def choose_models(table: Table, named: Sequence[str], weights: dict[str, Path]) 
     wanted = table.default_models()
     if table.kind == "space":
         return [name for name in wanted if name in ZOO]
-    known = {*ZOO, *DETECTORS}
-    chosen = [name for name in wanted if name in weights or (name in known and available(name, None))]
+    chosen = [name for name in wanted if name in weights or table.subject.has(name)]
     # A table about networks without BN is still of use with them.
-    chosen = chosen or [name for name in table.models if available(name, None) and name in known]
+    chosen = chosen or [name for name in table.models if table.subject.has(name)]
     if not chosen:
         raise ConfigError(
             f"{table.name} needs trained networks that the package does not carry: give --model and --weights, such as "
@@ -117,7 +114,7 @@ def make_plan(
     data: str | None = None,
     root: Path | None = None,
     T: Sequence[int] = (),
-    loaded: dict[tuple[str, str | None], Subject | DetectorSubject] | None = None,
+    loaded: dict[tuple[str, str | None], Subject] | None = None,
     wanted: Wanted | None = None,
     strict: bool = False,
 ) -> Plan:
@@ -132,20 +129,17 @@ def make_plan(
     chosen = choose_models(table, models, weights)
     if unused := sorted(set(weights) - set(chosen)):
         raise ConfigError(f"there are weights for {unused[0]}, which is not measured here: name it with --model")
+    wish = Wish(
+        data=data,
+        root=root,
+        images=data is not None or table.kind != "space",
+        whole=sizes.images is None,
+        trained=table.measures,
+        strict=strict,
+    )
     for spec in chosen:
-        if (spec, data) not in loaded and table.kind == "detection":
-            loaded[spec, data] = load_detector_subject(spec, weights.get(spec), data, strict)
-        elif (spec, data) not in loaded:
-            loaded[spec, data] = load_subject(
-                spec,
-                weights.get(spec),
-                data,
-                root,
-                images=data is not None or table.kind != "space",
-                whole=sizes.images is None,
-                trained=table.measures,
-                strict=strict,
-            )
+        if (spec, data) not in loaded:
+            loaded[spec, data] = table.subject.load(spec, weights.get(spec), wish)
     subjects = {spec: loaded[spec, data] for spec in chosen}
     if table.sources:
         table = _with_sources(table, list(subjects.values()), wanted or Wanted(), root)
@@ -156,23 +150,19 @@ def make_plan(
     return plan
 
 
-def _with_sources(
-    table: Table, subjects: Sequence[Subject | DetectorSubject], wanted: Wanted, root: Path | None
-) -> Table:
+def _with_sources(table: Table, subjects: Sequence[Subject], wanted: Wanted, root: Path | None) -> Table:
     """Give the networks their sources; the table without the rows for which they are not there."""
     for subject in subjects:
-        if isinstance(subject, Subject):
-            subject.sources, subject.absent = make_sources(subject, wanted, root)
-    there = set.intersection(*({"", *s.sources} for s in subjects if isinstance(s, Subject)))
+        subject.sources, subject.absent = subject.find_sources(wanted, root)
+    there = set.intersection(*({"", *subject.sources} for subject in subjects))
     return replace(table, rows=tuple(row for row in table.rows if row.source in there))
 
 
-def _cells(plan: Plan, subject: Subject | DetectorSubject) -> list[Cell]:
+def _cells(plan: Plan, subject: Subject) -> list[Cell]:
     table, sizes = plan.table, plan.sizes
     if table.kind == "space":
         return [Cell(kind="space", model=subject.spec)]
-    assert subject.train is not None and subject.test is not None
-    count = len(subject.test)
+    available, count = map(len, subject.images)
     cells = []
     for T in plan.T:
         long = sizes.is_long(table, T)
@@ -182,7 +172,7 @@ def _cells(plan: Plan, subject: Subject | DetectorSubject) -> list[Cell]:
             cells.append(Cell(kind="ann", model=subject.spec, images=images))
         for row in (row for row in table.rows if sizes.has(row.pipeline, T)):
             pipeline = sizes.of(row.pipeline, table, T)
-            once = table.measures and same_for_every_seed(pipeline, len(subject.train))
+            once = table.measures and same_for_every_seed(pipeline, available)
             cells += [
                 Cell(
                     kind=table.kind,
@@ -205,10 +195,10 @@ def pending(plan: Plan, folder: Path) -> list[Cell]:
     return [cell for cell in plan.cells if _finished(store, cell, plan.subjects[cell.model]) is None]
 
 
-def _finished(store: Store, cell: Cell, subject: Subject | DetectorSubject) -> dict[str, Any] | None:
+def _finished(store: Store, cell: Cell, subject: Subject) -> dict[str, Any] | None:
     """What was measured; where images that cannot be read are an error, not without some of them."""
     found = store.load(cell.key(subject))
-    if found is not None and isinstance(subject, Subject) and subject.strict:
+    if found is not None and subject.strict:
         if found.get("unreadable") or (cell.images and found["images"] < cell.images):
             return None
     return found
@@ -234,13 +224,12 @@ def run(
         key = cell.key(subject)
         stored = _finished(store, cell, subject)  # now: another process, or a row that is the same, may have made it
         if stored is None:
-            started = time.perf_counter()
             watched.begin(cell)
-            if isinstance(subject, Subject) and cell.source and cell.source not in subject.made:
-                subject.made[cell.source] = subject.sources[cell.source].make(folder, watched)
-                started = time.perf_counter()  # the images are of all cells
+            if cell.source:
+                subject.make_source(cell.source, folder, watched)
+            started = time.perf_counter()  # after that: the images are of all cells
             work = store.work(key) if long_cell(cell, subject) else None
-            stored = measure(cell, subject, work, watched, memory)
+            stored = subject.measure(cell, work, watched, memory)
             seconds = time.perf_counter() - started
             store.save(key, cell, cell.configuration(subject), stored, seconds)
             store.tidy(key)

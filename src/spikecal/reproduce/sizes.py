@@ -10,8 +10,6 @@ from spikecal.pipeline import FEW_ITERATIONS, Pipeline
 if TYPE_CHECKING:
     from spikecal.reproduce.tables import Table
 
-DETECTION_IMAGES = 128  # that the paper calibrates a detector on, in all its parts
-
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
@@ -51,8 +49,8 @@ class Sizes:
         """A row's pipeline in this size; where the numbers of images are what a table is about, they stay."""
         faster = {} if self.iterations >= Weights.iterations else FEW_ITERATIONS
         changed = pipeline.changed(Weights, iterations=self.iterations, batch=self.batch, **faster)
-        if table.kind == "detection":
-            few = min(self.weights, DETECTION_IMAGES)
+        if (most := table.subject.most_images) is not None:
+            few = min(self.weights, most)
             return replace(changed, threshold=replace(changed.threshold, images=few)).changed(Calibrator, images=few)
         if not table.own_images:
             changed = _fewer(changed, Weights, self.weights)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -15,9 +15,12 @@ from spikecal.distillation.distill import IMAGES, distill
 from spikecal.distillation.inversion import Inversion, noise
 from spikecal.errors import ConfigError
 from spikecal.progress import Progress
-from spikecal.reproduce.subjects import Subject, available, load_subject
+from spikecal.reproduce.subjects import Wish
 from spikecal.workdir import fingerprint
 from spikecal.zoo.models import ZOO
+
+if TYPE_CHECKING:
+    from spikecal.reproduce.classifiers import Classifier
 
 DISTILLED, SEVERAL, OTHER, NOISE = "distilled", "several", "other", "noise"
 OTHERS = ("cifar100", "fashion-mnist")  # real images of something else, for a network of CIFAR-10
@@ -54,7 +57,7 @@ class Source(Protocol):
 class Inverted:
     """Images distilled from networks; finished batches are in `folder`, for all cells and for a run that was killed."""
 
-    networks: Sequence[Subject]
+    networks: "Sequence[Classifier]"
     images: int
     settings: Inversion
 
@@ -127,7 +130,7 @@ class Noise:
         return Data(name="noise", images=images)
 
 
-def make_sources(subject: Subject, wanted: Wanted, root: Path | None) -> tuple[dict[str, Source], list[str]]:
+def make_sources(subject: "Classifier", wanted: Wanted, root: Path | None) -> tuple[dict[str, Source], list[str]]:
     """All sources that can be had for this network, and a sentence for each that cannot."""
     if subject.card.size is None:
         raise ConfigError(f"{subject.spec} does not say its input size: images cannot be made for it")
@@ -140,7 +143,7 @@ def make_sources(subject: Subject, wanted: Wanted, root: Path | None) -> tuple[d
     missing = []
     partners = wanted.partners or _partners(subject)
     if partners:
-        loaded = [load_subject(name, weights, None, None, images=False) for name, weights in partners]
+        loaded = [subject.load(name, weights, Wish(images=False)) for name, weights in partners]
         sources[SEVERAL] = Inverted([subject, *loaded], wanted.images, settings)
     else:
         missing.append("Not measured: images distilled from two networks; name the second with --with.")
@@ -152,12 +155,12 @@ def make_sources(subject: Subject, wanted: Wanted, root: Path | None) -> tuple[d
     return sources, missing
 
 
-def _partners(subject: Subject) -> tuple[tuple[str, Path | None], ...]:
+def _partners(subject: "Classifier") -> tuple[tuple[str, Path | None], ...]:
     """The first trained network of the same images that the package carries."""
     if subject.spec not in ZOO:
         return ()
     alike = [name for name in PARTNERS if ZOO[name].card.data == ZOO[subject.spec].card.data]
-    return tuple((name, None) for name in alike if name != subject.spec and available(name, None))[:1]
+    return tuple((name, None) for name in alike if name != subject.spec and subject.has(name))[:1]
 
 
 def _other(name: str | None, root: Path | None) -> Others | None:

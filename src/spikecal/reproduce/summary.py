@@ -4,9 +4,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from spikecal.analysis.measures import to_stored
 from spikecal.reproduce.cells import FIXED, machine
 from spikecal.reproduce.claims import Size, networks_of
-from spikecal.reproduce.detectors import DetectorSubject
 from spikecal.reproduce.differences import Found, differences, sources
 from spikecal.reproduce.paper import NOT_NAMED, block_name, own_lines, paper_networks, paper_tables, same_blocks
 from spikecal.reproduce.run import Plan
@@ -42,7 +42,7 @@ def summarise(plan: Plan, found: Found) -> dict[str, Any]:
     }
 
 
-def _network(plan: Plan, subject: Subject | DetectorSubject, found: Found) -> dict[str, Any]:
+def _network(plan: Plan, subject: Subject, found: Found) -> dict[str, Any]:
     own = [cell for cell in plan.cells if cell.model == subject.spec]
     facts: dict[str, Any] = {"model": subject.spec, "bn": subject.bn, "trained": subject.trained, "data": subject.data}
     if plan.table.kind == "space":
@@ -55,12 +55,14 @@ def _network(plan: Plan, subject: Subject | DetectorSubject, found: Found) -> di
     if plan.table.measures:
         anns = [found[cell] for cell in own if cell.kind == "ann"]
         facts["ann"] = [
-            {
-                "images": a["images"],
-                "accuracy": 100 * a["accuracy"],
-                **({"map50": 100 * a["map50"]} if "map50" in a else {}),
-                **_drawn([a]),
-            }
+            to_stored(
+                {
+                    "images": a["images"],
+                    "score": 100 * a["score"],
+                    **{of: 100 * a[of] for of in subject.beside},
+                    **_drawn([a]),
+                }
+            )
             for a in anns
         ]
     rows = []
@@ -69,13 +71,13 @@ def _network(plan: Plan, subject: Subject | DetectorSubject, found: Found) -> di
         for T in plan.T:
             cells = [cell for cell in own if cell.row == row.label and cell.T == T]
             if cells:
-                columns[str(T)] = _column([found[cell] for cell in cells], plan.table.kind)
+                columns[str(T)] = _column([found[cell] for cell in cells], plan.table)
         rows.append({"method": row.label, "added": row.added, "columns": columns})
     return {**facts, "rows": _with_paper(plan, subject, rows)}
 
 
-def _column(found: Sequence[dict[str, Any]], kind: str) -> dict[str, Any]:
-    if kind == "time":
+def _column(found: Sequence[dict[str, Any]], table: Table) -> dict[str, Any]:
+    if table.kind == "time":
         return {
             **spread([f["seconds"] for f in found]),
             "passes": statistics.fmean(f["passes"] for f in found),
@@ -83,17 +85,16 @@ def _column(found: Sequence[dict[str, Any]], kind: str) -> dict[str, Any]:
             "images": found[0]["images"],
         }
     rate = statistics.fmean(f["rate"] for f in found)
-    column = {**spread([100 * f["accuracy"] for f in found]), "images": found[0]["images"], "rate": rate}
-    if kind == "detection":
-        column["map50"] = spread([100 * f["map50"] for f in found])
+    column = {**spread([100 * f["score"] for f in found]), "images": found[0]["images"], "rate": rate}
+    column |= {of: spread([100 * f[of] for f in found]) for of in table.subject.beside}
     if all("energy" in f for f in found):  # cells measured by earlier versions are without
         column["energy"] = statistics.fmean(f["energy"] for f in found)
     return {**column, **_drawn(found)}
 
 
 def _drawn(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of detectors, the mAP on each set of images drawn from the test images, its mean over seeds."""
-    if not all("drawn" in f for f in found):  # measured before there were any
+    """The score on each set of images drawn from the test images, its mean over seeds."""
+    if not all("drawn" in f for f in found):  # not of every task, nor by earlier versions
         return {}
     return {
         "drawn": [round(100 * statistics.fmean(ones), 3) for ones in zip(*(f["drawn"] for f in found), strict=True)]
@@ -109,7 +110,7 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 # -- the paper beside ours -----------------------------------------------------------------------------------------
 
 
-def _with_paper(plan: Plan, subject: Subject | DetectorSubject, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _with_paper(plan: Plan, subject: Subject, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows with the paper's figure in each column whose network, data, method and T are the paper's."""
     quoted = paper_tables()[plan.table.name]
     for block in same_blocks(plan.table.name, subject.spec, subject.data):

@@ -1,15 +1,17 @@
 """What each of the paper's tables is made of: rows, time steps and networks."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any
 
 from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Threshold
 from spikecal.errors import ConfigError
 from spikecal.pipeline import ACP, BASELINE, LCP, PC, Pipeline
-from spikecal.reproduce.sizes import DETECTION_IMAGES, Sizes
-
-Kind = Literal["accuracy", "detection", "time", "space"]
+from spikecal.reproduce.detectors import Detector
+from spikecal.reproduce.kinds import SUBJECTS, subject_of
+from spikecal.reproduce.sizes import PAPER, Sizes
+from spikecal.reproduce.subjects import Subject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,17 +35,27 @@ class Table:
     rows: tuple[Row, ...]
     T: tuple[int, ...] = (16, 32)
     bn: tuple[bool, ...] = (True,)
-    kind: Kind = "accuracy"
+    kind: str = "accuracy"  # of `kinds`, or "time" or "space"
     long: int | None = None
     quick: tuple[int, ...] = ()  # the T that are measured unless more is asked for
     models: tuple[str, ...] = ("resnet20",)  # without `-nobn`
     own_images: bool = False  # whether the images of its rows are what it is about
+    own_T: bool = False  # whether it has T of ours beside the paper's
     data: str | None = None  # the set of its own networks, where that on their card is too small
     sizes: Sizes | None = None  # how much is run unless something else is asked for
 
     @property
     def default_T(self) -> tuple[int, ...]:
         return self.quick or self.T
+
+    def steps(self, full: bool) -> tuple[int, ...]:
+        """The T that are measured unless others are asked for; `full` is as the paper."""
+        return self.T if full else self.default_T
+
+    def sized(self, full: bool, changes: Mapping[str, int | None]) -> Sizes:
+        """The paper's sizes or those for this machine, with what is changed in them."""
+        given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+        return replace(PAPER if full else self.sizes or Sizes(), **given)
 
     @property
     def sources(self) -> bool:
@@ -52,8 +64,13 @@ class Table:
 
     @property
     def measures(self) -> bool:
-        """Whether its figures are shares of test images, with the ANN's beside them."""
-        return self.kind in ("accuracy", "detection")
+        """Whether its figures are scores on test images, with the ANN's beside them."""
+        return self.kind in SUBJECTS
+
+    @property
+    def subject(self) -> type[Subject]:
+        """What it is measured on."""
+        return subject_of(self.kind)
 
     def default_models(self) -> list[str]:
         """The names of its networks, those without BN before those with."""
@@ -226,6 +243,7 @@ _ALL = (
         rows=FAKE,
         T=(16, 32, 64, 128),
         quick=(4, 8, 32),
+        own_T=True,
         data="cifar10",
         sizes=Sizes(images=2000),
     ),
@@ -237,8 +255,9 @@ _ALL = (
         rows=BASELINES,
         T=(4, 8, 16, 32, 64, 128, 256),
         kind="detection",
+        own_T=True,
         models=(*SMALL_DETECTORS, *PAPER_DETECTORS),
-        sizes=Sizes(images=None, iterations=300, batch=8, weights=DETECTION_IMAGES),
+        sizes=Sizes(images=None, iterations=300, batch=8, weights=Detector.most_images),
     ),
 )
 TABLES = {table.name: table for table in _ALL}

@@ -18,7 +18,6 @@ from spikecal.data.prepare import Prepared
 from spikecal.data.sources import DISTILLED, chosen_data, load_data, subset
 from spikecal.detection.sources import KINDS
 from spikecal.distillation.distill import Distilled, distill
-from spikecal.distillation.inversion import Losses
 from spikecal.errors import ConfigError, DataError, refuse_unreadable
 from spikecal.graph.lowering.lower import lower
 from spikecal.pipeline import Pipeline
@@ -29,13 +28,13 @@ from spikecal.snn.file import inspect
 from spikecal.snn.origin import Timings
 from spikecal.tasks.classifier_training import train_classifier
 from spikecal.tasks.classifiers import load_networks, look_at_classifiers
+from spikecal.tasks.distilling import batch_line
 from spikecal.tasks.outcome import (
     Line,
     Outcome,
     Table,
     asides,
     duration,
-    percent,
     size,
     unreadable_facts,
     unreadable_lines,
@@ -226,10 +225,3 @@ def distilled_for(asked: Conversion, network: nn.Module, card: Card, progress: P
         progress=progress,
         report=None if progress is not None else lambda *batch: say(batch_line(*batch)),
     )
-
-
-def batch_line(done: int, of: int, losses: Losses) -> str:
-    """One line a batch where there is no bar."""
-    parts = [] if losses.statistics is None else [f"statistics {losses.start:.4f} → {losses.statistics:.4f}"]
-    parts += [] if losses.right is None else [f"{percent(losses.right)} % of the class aimed at"]
-    return f"batch {done}/{of}: {', '.join(parts) or 'noise'}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from spikecal.analysis.measures import MAP, STORED
 from spikecal.data.card import Card
 from spikecal.data.images import Data, Unreadable
 from spikecal.detection import spiking
@@ -237,14 +238,14 @@ def measured_precision(data: str, found: Mapping[str, Precision]) -> dict[str, A
     """What a file keeps of it: numbers in the places where a classifier's are."""
     analog, spiking = _apart(found)
     return {
-        "measure": "map",
+        "measure": MAP.key,
         "data": data,
         "split": "test",
         "images": analog.images,
         "ann": analog.map,
         "ann50": analog.map50,
         "networks": {
-            str(T): {"accuracy": one.map, "map50": one.map50, "agreement": None, "energy_ratio": None}
+            str(T): {STORED: one.map, "map50": one.map50, "agreement": None, "energy_ratio": None}
             for T, one in spiking.items()
         },
     }

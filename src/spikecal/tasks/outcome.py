@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spikecal.errors import SpikecalError
+
 SCREENFUL = 20  # unreadable files that are listed; the facts have all of them
 
 
@@ -26,11 +28,20 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Text:
+    """Markdown with lists and tables."""
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """Both forms of one result."""
+    """Both forms of one result, and what is wrong with it where it is a failure all the same."""
 
     facts: Mapping[str, Any]
-    parts: Sequence[Table | Line]
+    parts: Sequence[Table | Line | Text]
+    error: SpikecalError | None = None
 
 
 def asides(texts: Sequence[str]) -> list[Line]:

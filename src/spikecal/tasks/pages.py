@@ -21,7 +21,7 @@ from spikecal.result import Result
 from spikecal.tasks.outcome import Line, size
 
 NETWORK_FACTS = (
-    "label", "T", "accuracy", "agreement", "ann", "first", "energy", "energy_all", "break_even", "rate", "seconds",
+    "label", "T", "score", "agreement", "ann", "first", "energy", "energy_all", "break_even", "rate", "seconds",
     "images", "data", "split", "origin", "measure", "map50", "ann50",
 )  # fmt: skip
 

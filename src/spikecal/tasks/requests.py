@@ -1,14 +1,46 @@
 """What a task is asked for; of classifiers and detectors alike."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from spikecal.calibration.calibrators import Weights
 from spikecal.errors import ConfigError
-from spikecal.pipeline import Pipeline
+from spikecal.pipeline import THRESHOLDS, Pipeline, Rounding
+from spikecal.pipeline import resolve as preset
 from spikecal.progress import Progress
 from spikecal.snn.network import Readout
 from spikecal.training.recipes import Recipe, resolve
+
+
+def pipeline_of(
+    name: str | None,
+    config: Path | None,
+    *,
+    images: int | None = None,
+    iterations: int | None = None,
+    rounding: Rounding | None = None,
+    threshold: str | None = None,
+    per: Literal["layer", "channel"] | None = None,
+) -> Pipeline:
+    """The pipeline of `--pipeline` or `--config`, with what is changed in it."""
+    if name is not None and config is not None:
+        raise ConfigError("give --pipeline or --config, not both: a file can name a preset")
+    result = Pipeline.from_toml(config) if config is not None else preset(name or "lcp")
+    if rounding is not None:
+        result = replace(result, rounding=rounding)
+    if threshold is not None and type(result.threshold) is not THRESHOLDS[threshold]:
+        old = result.threshold
+        result = replace(result, threshold=THRESHOLDS[threshold](per=old.per, images=old.images))
+    if per is not None:
+        result = replace(result, threshold=replace(result.threshold, per=per))
+    if images is not None:
+        result = result.with_images(images)
+    if iterations is not None:
+        if not result.learns:
+            raise ConfigError("--iterations is for weights calibration, not in this pipeline: use --pipeline acp")
+        result = result.changed(Weights, iterations=iterations)
+    return result
 
 
 @dataclass(frozen=True, kw_only=True)

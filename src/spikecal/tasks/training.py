@@ -11,7 +11,7 @@ from spikecal.training.loop import EpochRecord
 
 def epoch_line(record: EpochRecord, epochs: int, measure: str = "", images: str = "held-out") -> str:
     """One line an epoch, with what was measured on images that decide nothing."""
-    measured = "" if record.accuracy is None else f", {measure}{percent(record.accuracy)} % of the {images} images"
+    measured = "" if record.score is None else f", {measure}{percent(record.score)} % of the {images} images"
     done = f"epoch {record.epoch}/{epochs}: loss {record.loss:.4f}, lr {record.lr:.4g}"
     return f"{done}{measured} ({duration(record.seconds)})"
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from spikecal.analysis.evaluate import accuracy
+from spikecal.analysis.measures import from_stored, to_stored
 from spikecal.data.card import Card
 from spikecal.data.images import data_fingerprint
 from spikecal.data.prepare import Loader
@@ -33,15 +34,15 @@ EVALUATED = 250  # images a call
 
 @dataclass(frozen=True, kw_only=True)
 class EpochRecord:
-    """One finished epoch: mean loss, last learning rate, and accuracy on the held-out images where there are some.
+    """One finished epoch: mean loss, last learning rate, and the score on held-out images where there are some.
 
-    Of a detector it is the mAP at an overlap of 0.5.
+    It is accuracy, or of a detector the mAP at an overlap of 0.5.
     """
 
     epoch: int
     loss: float
     lr: float
-    accuracy: float | None
+    score: float | None
     seconds: float
 
 
@@ -76,7 +77,7 @@ class Training:
             "model": self.model.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "ema": None if self.average is None else self.average.state_dict(),
-            "history": [asdict(record) for record in self.history],
+            "history": [to_stored(asdict(record)) for record in self.history],
             **{name: getattr(self, name) for name in ("epoch", "step", "loss", "seconds")},
         }
 
@@ -86,7 +87,7 @@ class Training:
         self.optimiser.load_state_dict(state["optimiser"])
         if self.average is not None:
             self.average.load_state_dict(state["ema"])
-        self.history = [EpochRecord(**record) for record in state["history"]]
+        self.history = [EpochRecord(**from_stored(record)) for record in state["history"]]
         for name in ("epoch", "step", "loss", "seconds"):
             setattr(self, name, state[name])
 
@@ -270,7 +271,7 @@ def _finish(training: Training, feed: Source, measured: float | None) -> EpochRe
         epoch=training.epoch + 1,
         loss=training.loss / feed.steps,
         lr=feed.recipe.learning_rate((training.epoch + 1) * feed.steps - 1, steps),
-        accuracy=measured,
+        score=measured,
         seconds=(training.seconds or 0.0) - earlier,
     )
     training.history.append(record)

@@ -1,6 +1,6 @@
 """CIFAR networks of the paper: residual networks and VGG-16, for 32x32 images, with and without BN."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import torch
@@ -33,6 +33,16 @@ class BasicBlock(nn.Module):
         return self.relu2(self.bn2(self.conv2(y)) + self.skip(x))
 
 
+def basic_blocks(inputs: int, plan: Iterable[tuple[int, int]], bn: bool) -> list[BasicBlock]:
+    """Groups of so many channels and blocks; each but the first halves the size."""
+    blocks: list[BasicBlock] = []
+    for group, (width, count) in enumerate(plan):
+        for block in range(count):
+            blocks.append(BasicBlock(inputs, width, 2 if group > 0 and block == 0 else 1, bn))
+            inputs = width
+    return blocks
+
+
 class ResNet(nn.Module):
     """He et al.'s CIFAR residual network: depth = 6 * blocks + 2."""
 
@@ -43,16 +53,11 @@ class ResNet(nn.Module):
         self.conv1 = nn.Conv2d(3, widths[0], 3, 1, 1, bias=not bn)
         self.bn1 = norm(widths[0], bn)
         self.relu1 = nn.ReLU()
-        layers: list[BasicBlock] = []
-        inputs = widths[0]
-        for group, width in enumerate(widths):
-            for block in range(blocks):
-                layers.append(BasicBlock(inputs, width, 2 if group > 0 and block == 0 else 1, bn))
-                inputs = width
+        layers = basic_blocks(widths[0], [(width, blocks) for width in widths], bn)
         self.blocks = nn.Sequential(*layers)
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.dropout = nn.Identity() if bn else nn.Dropout(DROPOUT)
-        self.fc = nn.Linear(inputs, classes)
+        self.fc = nn.Linear(widths[-1], classes)
         initialise(self)
         if not bn:
             quiet_branches(layers)

@@ -7,7 +7,7 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from spikecal.zoo.cifar import DROPOUT, VGG16, BasicBlock, initialise, norm, quiet_branches
+from spikecal.zoo.cifar import DROPOUT, VGG16, basic_blocks, initialise, norm, quiet_branches
 
 CLASSES = 1000
 
@@ -32,15 +32,11 @@ class ResNet34(nn.Module):
         self.stem = nn.Sequential(
             *unit(3, 32, 3, 2, bn=bn), *unit(32, 32, 3, bn=bn), *unit(32, 64, 3, bn=bn), nn.AvgPool2d(3, 2, 1)
         )
-        blocks, inputs = [], 64
-        for group, (width, count) in enumerate(self.PLAN):
-            for block in range(count):
-                blocks.append(BasicBlock(inputs, width, 2 if group > 0 and block == 0 else 1, bn))
-                inputs = width
+        blocks = basic_blocks(64, self.PLAN, bn)
         self.blocks = nn.Sequential(*blocks)
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.dropout = nn.Identity() if bn else nn.Dropout(DROPOUT)
-        self.fc = nn.Linear(inputs, classes)
+        self.fc = nn.Linear(self.PLAN[-1][0], classes)
         initialise(self)
         if not bn:
             quiet_branches(blocks)

@@ -1,6 +1,6 @@
 // Accuracy over steps: a curve a network, the original's line, and a read-out for pointer and keyboard.
 function drawAccuracy(body) {
-  const curves = data.networks.filter((n) => known(n.accuracy) || known(n.agreement)).map(toCurve);
+  const curves = data.networks.filter((n) => known(n.score) || known(n.agreement)).map(toCurve);
   if (!curves.length) {
     body.append(el("p", {}, "These networks have not been measured, so there is no curve. Give images with --data."));
     return;
@@ -61,7 +61,7 @@ function drawAccuracy(body) {
 /** A curve's colour is its file's if there are several files, else its own; dashes tell the T of one file apart. */
 function toCurve(n) {
   const among = data.networks.filter((other) => other.source === n.source).indexOf(n);
-  const last = known(n.accuracy) ? n.accuracy : n.agreement;
+  const last = known(n.score) ? n.score : n.agreement;
   return {
     id: n.id, T: n.T, label: n.label, source: n.source, measure: n.measure, ann: n.ann, last,
     values: n.curve ?? [], visible: true,

@@ -1,0 +1,31 @@
+"""What a score is a score of. Scores lie between 0 and 1."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+STORED = "accuracy"  # the key of every score in files: there was no other measure at first
+
+
+@dataclass(frozen=True)
+class Measure:
+    """`key` names it in files, `name` in words; of a `share` of images the standard error is known."""
+
+    key: str
+    name: str
+    share: bool
+
+
+ACCURACY = Measure("accuracy", "accuracy", share=True)
+MAP = Measure("map", "mAP", share=False)
+MEASURES = {measure.key: measure for measure in (ACCURACY, MAP)}
+
+
+def from_stored(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts of a file, with the score called so."""
+    return {"score" if name == STORED else name: value for name, value in facts.items()}
+
+
+def to_stored(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts as files have them."""
+    return {STORED if name == "score" else name: value for name, value in facts.items()}

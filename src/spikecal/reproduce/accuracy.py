@@ -1,0 +1,106 @@
+"""One number of a table of classifiers: the accuracy of an ANN or of a network converted from it."""
+
+import json
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from spikecal.analysis.evaluate import accuracy, evaluate
+from spikecal.conversion import convert
+from spikecal.data.prepare import Loader
+from spikecal.data.sources import subset
+from spikecal.files import write_whole
+from spikecal.progress import Progress
+from spikecal.reproduce.cells import FIXED, Cell
+from spikecal.snn.network import SpikingNetwork
+
+if TYPE_CHECKING:
+    from spikecal.reproduce.classifiers import Classifier
+
+BATCH, BATCH_OUTPUTS = 250, 20_000  # test images a call, and images × steps: outputs of all steps are kept
+
+
+def ann_accuracy(cell: Cell, subject: "Classifier", progress: Progress) -> dict[str, Any]:
+    """Of the network as it was given."""
+    loader = _test(cell, subject, BATCH)
+    share = accuracy(subject.network, loader, progress)
+    return {"score": share, "images": cell.images - len(loader.unreadable)}
+
+
+def snn_accuracy(
+    cell: Cell, subject: "Classifier", work: Path | None, progress: Progress, memory: int | None
+) -> dict[str, Any]:
+    """Of the network that a conversion makes of it."""
+    assert cell.pipeline is not None
+    images, unreadable = subject.calibration(cell.pipeline.images, cell.seed, cell.source)
+    result = convert(
+        subject.network,
+        images,
+        T=cell.T,
+        pipeline=cell.pipeline,
+        seed=cell.seed,
+        workdir=None if work is None else work / "conversion",
+        memory=memory,
+        records=False,
+        progress=progress,
+    )
+    loader = _test(cell, subject, max(1, min(BATCH, BATCH_OUTPUTS // cell.T)))
+    found = _evaluate(result.at(cell.T), loader, work, progress)
+    facts = {
+        "score": found.right / found.images,
+        "images": found.images,
+        "rate": found.rates / found.images,
+        "energy": found.energies / found.images,
+        "notes": [f"{record.stage}: {note}" for record in result.records for note in record.notes],
+    }
+    left_out = len(unreadable) + cell.images - found.images
+    return {**facts, "unreadable": left_out} if left_out else facts
+
+
+def _test(cell: Cell, subject: "Classifier", batch: int) -> Loader:
+    return Loader(subset(subject.images[1], cell.images, FIXED), subject.card, batch, subject.strict)
+
+
+class _Tested(NamedTuple):
+    """Sums so far: right answers after the last step, images, mean firing rates and shares of the ANN's energy."""
+
+    batches: int = 0
+    right: int = 0
+    images: int = 0
+    rates: float = 0.0
+    energies: float = 0.0
+
+
+def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: Progress) -> _Tested:
+    """What all test images sum up to; it goes on after the last batch that `work` knows of."""
+    state = None if work is None else work / "evaluation.json"
+    sums = _begun(state)
+    progress.phase("evaluate", len(loader) - sums.batches, None)
+    for i, batch in enumerate(loader):
+        if i < sums.batches:
+            continue
+        found = evaluate(snn, [batch])
+        rate = statistics.fmean(found.rates.values()) if found.rates else 0.0
+        energy = (found.energy.ratio if found.energy else None) or 0.0
+        sums = _Tested(
+            i + 1,
+            sums.right + round(found.accuracy[-1] * found.images),
+            sums.images + found.images,
+            sums.rates + found.images * rate,
+            sums.energies + found.images * energy,
+        )
+        progress.advance()
+        if state is not None:
+            write_whole(state, json.dumps(sums))
+    return sums
+
+
+def _begun(state: Path | None) -> _Tested:
+    """What was summed up before; a file that does not say counts as nothing done."""
+    try:
+        if state is not None and state.exists():
+            batches, right, images, rates, energies = json.loads(state.read_text())
+            return _Tested(int(batches), int(right), int(images), float(rates), float(energies))
+    except (ValueError, TypeError):
+        pass
+    return _Tested()

@@ -1,0 +1,118 @@
+"""Looking without changing anything: what a network would become, what is in a file, what is in a set of images."""
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from spikecal.analysis.estimate import estimate
+from spikecal.data.images import Data, Unreadable, none_readable, unreadable_files
+from spikecal.errors import ConfigError, ConversionError, DataError, SpikecalError, refuse_unreadable
+from spikecal.pipeline import resolve
+from spikecal.progress import Progress, Silent
+from spikecal.snn.file import inspect
+from spikecal.tasks.choose import task_of_data, task_of_model
+from spikecal.tasks.outcome import (
+    Line,
+    Outcome,
+    Table,
+    asides,
+    duration,
+    size,
+    unreadable_facts,
+    unreadable_lines,
+)
+from spikecal.zoo.models import random_images
+
+BATCH = 64
+
+
+def check_file(path: Path) -> Outcome:
+    """The bytes of its parameter sets: what all T share, and what each has of its own."""
+    found = inspect(path)
+    sets: dict[str, dict[str, int]] = found["parameter_bytes"]
+    kinds = list(dict.fromkeys(kind for of in sets.values() for kind in of))
+    order = [name for name in ("shared", *(f"T={T}" for T in found["T"])) if name in sets]
+    rows = [
+        (name, *(f"{sets[name].get(kind, 0):,}" for kind in kinds), f"{sum(sets[name].values()):,}") for name in order
+    ]
+    columns = ("parameter set", *(f">{kind}" for kind in kinds), ">all")
+    distilled = found.get("calibration") == "distilled"
+    lines = [Line("calibrated on images distilled from the network")] if distilled else []
+    held = f"T = {', '.join(map(str, found['T']))}; {found['nodes']} operations; {size(found['bytes'])} in all"
+    return Outcome(found, [Table(f"{path}: bytes", columns, rows), *lines, Line(held)])
+
+
+def check_model(
+    model: str, input_size: tuple[int, int] | None, keep: tuple[str, ...], T: int, name: str, task: str | None
+) -> Outcome:
+    """The stages of a network, and what converting it with the pipeline of that name would take."""
+    network, card, pipeline, timed = task_of_model(model, task).part(model, resolve(name))
+    if input_size is not None and min(input_size) < 1:
+        raise ConfigError(f"--size is a height and a width in pixels, not {input_size[0]} and {input_size[1]}")
+    height, width = input_size or card.size or (0, 0)
+    if min(height, width) < 1:
+        raise ConfigError(f"{model} does not say its input size: give --size H W")
+    images = random_images(network, card, timed, (height, width))
+    try:
+        found = estimate(network, images, keep, T, pipeline)
+    except ConversionError as error:
+        return _refused(model, error)
+    facts: dict[str, Any] = {"model": model, "converts": True, "input": [height, width], "stages": found.stages}
+    facts["estimate"] = {"T": T, "pipeline": name, "seconds": found.seconds, "bytes": found.bytes}
+    rows = [
+        (f["stage"], f["kind"], ", ".join(f["operations"]), "×".join(map(str, f["shape"])), f"{f['parameters']:,}")
+        for f in found.stages
+    ]
+    columns = ("stage", "kind", "operations", ">shape", ">parameters")
+    cost = (
+        f"{len(rows)} stages; {name} at T = {T} would take about {duration(found.seconds)} and "
+        f"{size(found.bytes)} of memory for {pipeline.images:,} images of {height}×{width} "
+        f"(less memory: it goes to disk)"
+    )
+    return Outcome(facts, [Table(f"{model}: converts", columns, rows), Line(cost)])
+
+
+def _refused(model: str, error: ConversionError) -> Outcome:
+    refused = [{"layer": e.layer, "found": e.found, "hint": e.hint} for e in (error, *error.others)]
+    table = Table(f"{model}: refused", ("layer", "found", "what to do"), [tuple(one.values()) for one in refused])
+    places = f"{len(refused)} place{'s' if len(refused) > 1 else ''}"
+    failure = SpikecalError(f"{model} cannot be converted: {places} refused")
+    return Outcome({"model": model, "converts": False, "refused": refused}, [table], failure)
+
+
+def check_data(data: str, split: str, root: Path | None, strict: bool, progress: Progress | None) -> Outcome:
+    """Read every image of a set; with `strict` those that cannot be read are a failure."""
+    read = task_of_data(data).labelled(data, split, root)
+    unreadable = _unreadable(read.images, progress or Silent())
+    if len(unreadable) == len(read.images):
+        raise none_readable(data, unreadable)
+    count, classes, reach = len(read.images) - len(unreadable), read.classes, _reach(read.images)
+    facts = {"data": data, "split": split, "images": count, "classes": classes, **read.facts, "range": reach}
+    of = "no labels" if classes is None else f"{classes:,} class{'es' if classes > 1 else ''}"
+    floating = "" if reach is None else f", floats from {reach[0]:g} to {reach[1]:g}"
+    parts = [Line(f"{data}, {split}: {count:,} images, {of}{floating}"), *asides(read.faults)]
+    parts += unreadable_lines(unreadable, and_so="")
+    failure = None
+    try:
+        if strict:
+            refuse_unreadable(data, {**read.left_out, **unreadable})
+    except DataError as error:
+        failure = error
+    return Outcome({**facts, "unreadable": unreadable_facts(unreadable)}, parts, failure)
+
+
+def _unreadable(images: Data, progress: Progress) -> Unreadable:
+    found: Unreadable = {}
+    progress.phase(f"reading {images.name}", -(-len(images) // BATCH), None)
+    for start in range(0, len(images), BATCH):
+        found |= unreadable_files(images, range(start, min(start + BATCH, len(images))))
+        progress.advance()
+    return found
+
+
+def _reach(data: Data) -> list[float] | None:
+    """Least and greatest value of floats: whether they are normalised decides what a network makes of them."""
+    if not isinstance(data.images, Tensor) or not data.images.is_floating_point():
+        return None
+    return [round(float(value), 4) for value in data.images.aminmax()]
