@@ -12,6 +12,10 @@ from spikecal.errors import ConfigError, ConversionError
 from spikecal.graph.graph import Graph
 from spikecal.graph.ops import MaxPool
 from spikecal.pipeline import Pipeline
+from spikecal.placement import steps_within
+
+DEFAULT_T = 32
+Choice = tuple[list[int], int | None]  # the T a network may have, and its latency; None is no more than T
 
 
 def check_model(model: Any) -> None:
@@ -29,6 +33,35 @@ def steps_of(T: int | Sequence[int]) -> list[int]:
         if not isinstance(t, int) or isinstance(t, bool) or t < 1:
             raise ConfigError(f"T must be a positive number of steps, not {t!r}")
     return sorted(set(steps))
+
+
+def choices_of(T: int | Sequence[int] | None, latency: int | str | None) -> list[Choice]:
+    """One choice for each network: the T it may have, and the latency if it is to be placed within one."""
+    if T is None:
+        if latency is None:
+            return [([DEFAULT_T], None)]
+        bound = latency_of(latency, None)
+        return [(steps_within(bound), bound)]
+    bounds = {t: None if latency is None else latency_of(latency, t) for t in steps_of(T)}
+    return [([t], bound if bound != t else None) for t, bound in bounds.items()]
+
+
+def latency_of(latency: Any, T: int | None) -> int:
+    """A latency in steps from a number of them, or from one such as "2x": so many times T."""
+    text = latency.strip() if isinstance(latency, str) else ""
+    if text.endswith("x") and text[:-1].replace(".", "", 1).isdigit():
+        if T is None:
+            raise ConfigError(f"a latency of {text} needs a T: give T, or a latency in steps")
+        latency = int(float(text[:-1]) * T)
+    elif text.isdigit():
+        latency = int(text)
+    if type(latency) is not int or latency < 1:
+        raise ConfigError(
+            f"latency must be a positive number of steps or a multiple of T such as '2x', not {latency!r}"
+        )
+    if T is not None and latency < T:
+        raise ConfigError(f"a network for T={T} cannot have a latency of {latency}: the output alone takes {T} steps")
+    return latency
 
 
 def check_number(name: str, value: Any, least: int, below: int | None = None) -> None:

@@ -12,15 +12,16 @@ from torch import nn
 
 from spikecal import __version__
 from spikecal.arguments import (
+    Choice,
     check_model,
     check_number,
     check_pools,
     checked_keep,
+    choices_of,
     example_of,
     home_of,
     image_dims,
     number_of_inputs,
-    steps_of,
 )  # fmt: skip
 from spikecal.calibration.images import Inputs, collect
 from spikecal.calibration.sweep import StageRecord
@@ -32,6 +33,7 @@ from spikecal.graph.stages import partition, with_joints
 from spikecal.memory import free_memory
 from spikecal.phases import Context, histograms, run_phases, set_neurons
 from spikecal.pipeline import LCP, Pipeline, resolve
+from spikecal.placement import Placement, Search
 from spikecal.progress import Progress, Silent
 from spikecal.result import Result
 from spikecal.snn.network import SpikingNetwork, weights_channels_last
@@ -47,9 +49,10 @@ COUNTED = 0.875  # of the memory to use; the rest is what the allocator holds wi
 def convert(
     model: nn.Module,
     images: Any,
-    T: int | Sequence[int] = 32,
+    T: int | Sequence[int] | None = None,
     pipeline: Pipeline | str = LCP,
     *,
+    latency: int | str | None = None,
     seed: int = 0,
     keep: Sequence[str] = (),
     workdir: str | Path | None = None,
@@ -58,9 +61,11 @@ def convert(
     records: bool = True,
     progress: Progress | None = None,
 ) -> Result:
-    """Convert `model` for `T` steps (or several), calibrated on `images`; the model is left as it is.
+    """Convert `model` for `T` steps (or several; 32), calibrated on `images`; the model is left as it is.
 
-    `images`: a tensor, a dataset or a loader, normalised as in training; labels are ignored. `keep`: submodules that
+    `images`: a tensor, a dataset or a loader, normalised as in training; labels are ignored. `latency`: steps from the
+    first of the input to the last of the output, or "2x" for 2 T; what it has beyond T is spent on layers that wait,
+    where that helps. With a latency and no T, T is chosen too. `keep`: submodules that
     stay analog at the end of the network. `workdir`: where a killed conversion resumes from. `memory`: bytes to use
     before going to disk, by default half of what is free. `micro_batch`: images per kernel call. `records`: whether a
     pipeline without calibrators simulates some images nevertheless, to record the errors of its stages.
@@ -70,7 +75,7 @@ def convert(
     check_number("seed", seed, 0, 2**63)
     check_number("memory", memory, 0)
     check_number("micro_batch", micro_batch, 1)
-    pipeline, steps = resolve(pipeline), steps_of(T)
+    pipeline, choices = resolve(pipeline), choices_of(T, latency)
     device, dtype = home_of(model)
     chosen = [
         tuple(x.to(device, dtype) for x in image)
@@ -80,7 +85,7 @@ def convert(
     graph = _lowered(model, chosen, keep, pipeline)
     timings = Timings(lowering=time.perf_counter() - started)
     work = (
-        None if workdir is None else _opened(workdir, graph, chosen, pipeline, [steps, seed, list(keep), micro_batch])
+        None if workdir is None else _opened(workdir, graph, chosen, pipeline, [choices, seed, list(keep), micro_batch])
     )
     context = Context(
         ann=graph,
@@ -94,7 +99,7 @@ def convert(
         workdir=work,
     )
     try:
-        result = _calibrated(context, steps, timings, dtype)
+        result = _calibrated(context, choices, timings, dtype)
     finally:
         if work is not None:
             work.close()
@@ -123,8 +128,8 @@ def _opened(
     return Workdir(Path(workdir), fingerprint([*tensors, *(x for image in images for x in image)], identity))
 
 
-def _calibrated(context: Context, steps: list[int], timings: Timings, dtype: torch.dtype) -> Result:
-    """The network for every T of `steps`."""
+def _calibrated(context: Context, choices: list[Choice], timings: Timings, dtype: torch.dtype) -> Result:
+    """One network for each choice of T and latency."""
     graph, pipeline, images = context.ann, context.pipeline, context.images
     seen, timings.thresholds = histograms(context)
     per_image = timings.thresholds / min(len(images), pipeline.threshold.images)
@@ -133,13 +138,22 @@ def _calibrated(context: Context, steps: list[int], timings: Timings, dtype: tor
 
     networks: dict[int, SpikingNetwork] = {}
     records: list[StageRecord] = []
-    for T in steps:
+    placements: dict[int, Placement] = {}
+    for steps, latency in choices:
         started = time.perf_counter()
-        networks[T] = SpikingNetwork(graph.clone(), T)
+        T, waits = steps[0], dict[str, int]()
+        if latency is not None:
+            found = Search(context, seen, dtype, latency, per_image).run(steps)
+            T, waits = found.kept.T, dict(found.kept.waits)
+            placements[T] = found
+        networks[T] = SpikingNetwork(graph.clone(), T, waits)
         set_neurons(networks[T], seen, pipeline, dtype, context.shapes)
         records += run_phases(context, networks[T], per_image)
         timings.steps[T] = time.perf_counter() - started
-    origin = Origin(micro_batches={T: context.images_per_call(T) for T in steps if context.phases()})
+    origin = Origin(
+        micro_batches={T: context.images_per_call(T) for T in networks if context.phases()},
+        placements={T: found.to_dict() for T, found in placements.items()},
+    )
     for network in networks.values():
         network.origin = origin
     return Result(networks, records, pipeline, seen, timings, origin)

@@ -84,11 +84,16 @@ class SpikingNetwork(nn.Module):
     @torch.no_grad()
     def forward(self, *inputs: Tensor, steps: int | None = None) -> Any:
         """Like the model: the mean over all T steps of the output, or over the first `steps` of them."""
+        return self._finish(self.output_values(*inputs, steps=steps))
+
+    @torch.no_grad()
+    def output_values(self, *inputs: Tensor, steps: int | None = None) -> dict[str, Tensor]:
+        """The outputs by name, before they get the model's structure and pass its analog head."""
         if steps is not None and not 1 <= steps <= self.T:
             raise DataError(f"a network for T={self.T} cannot be read after {steps} steps")
         steps = self.T if steps is None else steps
         parts = [self._mean(batch, steps) for batch in self._batches(self._checked(inputs))]
-        return self._finish({name: _joined([p[name] for p in parts]) for name in parts[0]})
+        return {name: _joined([p[name] for p in parts]) for name in parts[0]}
 
     @torch.no_grad()
     def run(self, *inputs: Tensor) -> Run:

@@ -1,0 +1,53 @@
+"""How far a spiking network's outputs are from the ANN's, image by image: what choices between networks are made by."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from spikecal.calibration.images import Inputs
+from spikecal.graph.graph import Graph
+from spikecal.snn.network import SpikingNetwork
+
+Outputs = Sequence[Mapping[str, Tensor]]  # of every batch: output -> `[N, ...]`
+
+
+@torch.no_grad()
+def ann_outputs(graph: Graph, batches: Sequence[Inputs]) -> Outputs:
+    """The ANN's outputs, without an analog head."""
+    wanted = set(graph.outputs())
+    return [{name: value for name, value in graph.walk(*batch) if name in wanted} for batch in batches]
+
+
+def divergences(network: SpikingNetwork, batches: Sequence[Inputs], targets: Outputs) -> Tensor:
+    """One number per image `[N]` in float64.
+
+    For one output of scores `[N, K]` it is KL(ANN || SNN) of the classes. For others it is the squared error over the
+    variance of the ANN's outputs, added up over them.
+    """
+    found = [network.output_values(*batch) for batch in batches]
+    (first, *others) = targets[0].values()
+    if not others and first.ndim == 2 and first.shape[1] > 1:
+        (name,) = targets[0]
+        return torch.cat([_kl(target[name], out[name]) for target, out in zip(targets, found, strict=True)])
+    return torch.stack([_relative(name, targets, found) for name in targets[0]]).sum(0)
+
+
+def _kl(target: Tensor, output: Tensor) -> Tensor:
+    p, q = (scores.double().log_softmax(1) for scores in (target, output))
+    return (p.exp() * (p - q)).sum(1)
+
+
+def _relative(name: str, targets: Outputs, found: Outputs) -> Tensor:
+    values = torch.cat([target[name].double().flatten() for target in targets])
+    variance = float(values.var()) if len(values) > 1 else 0.0
+    squares = [
+        (target[name] - out[name]).double().flatten(1).square().mean(1)
+        for target, out in zip(targets, found, strict=True)
+    ]
+    return torch.cat(squares) / (variance or 1.0)
+
+
+def standard_error(differences: Tensor) -> float:
+    """Of the mean of paired differences; infinite where there are too few to tell."""
+    return float(differences.std()) / len(differences) ** 0.5 if len(differences) > 1 else float("inf")

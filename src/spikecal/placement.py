@@ -1,0 +1,217 @@
+"""Where stages wait: placements within a latency, tried on images that are held out, and the best of them kept.
+
+Stages of one depth wait alike, so that a wait costs one step of latency however many branches there are. Waits are
+spread over the depths, evenly or by how uneven the spikes are there; branches with time to spare wait for free.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spikecal.calibration.calibrators import Weights
+from spikecal.calibration.divergence import ann_outputs, divergences, standard_error
+from spikecal.calibration.histogram import Histogram
+from spikecal.calibration.images import Inputs, batches
+from spikecal.graph.ops import Spike
+from spikecal.graph.stages import Stage, partition
+from spikecal.phases import Context, image_passes, images_of, run_phases, set_neurons
+from spikecal.pipeline import Pipeline
+from spikecal.progress import Silent
+from spikecal.snn.execute import Want, images_per_call
+from spikecal.snn.network import SpikingNetwork
+from spikecal.snn.windows import Windows
+
+HELD_OUT = 256  # images at most; never more than a quarter
+FREE = 2  # steps that a stage with time to spare waits at most beyond its depth's
+SHARES = (1.0, 0.7, 0.5)  # of the waits that the latency allows: more of them are not always better
+STEPS = (1.0, 0.75, 0.5, 1 / 3)  # of the latency, where T is free
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One placement and how it did on held-out images: its mean divergence, and how much less than without waits."""
+
+    name: str
+    T: int
+    latency: int
+    waits: Mapping[str, int]
+    divergence: float
+    gain: float = 0.0
+    error: float = 0.0  # standard error of the gain, over images
+
+    @property
+    def better(self) -> bool:
+        return self.gain > self.error
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "waits": dict(self.waits)}
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The trial that was kept, and all of them."""
+
+    kept: Trial
+    tried: tuple[Trial, ...]
+    images: int  # held out
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kept": self.kept.name,
+            "T": self.kept.T,
+            "images": self.images,
+            "tried": [trial.to_dict() for trial in self.tried],
+        }
+
+
+class Search:
+    """The search within one latency. Trials calibrate on images that are not held out, and learn no weights."""
+
+    def __init__(
+        self, context: Context, histograms: dict[str, Histogram], dtype: torch.dtype, latency: int, per_image: float
+    ) -> None:
+        """`per_image` are the seconds of the ANN, for the estimate."""
+        self.context, self.latency, self.per_image = context, latency, per_image
+        self._histograms, self._dtype = histograms, dtype
+        images = context.images
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(context.seed)).tolist()
+        self.count = min(HELD_OUT, len(images) // 4)
+        held, rest = (sorted(part) for part in (order[: self.count], order[self.count :]))
+        self._trying = replace(
+            context,
+            images=[images[i] for i in rest],
+            pipeline=without_learning(context.pipeline),
+            records=False,
+            progress=Silent(),
+            workdir=None,
+        )
+        self._held = batches([images[i] for i in held], images_per_call(context.shapes, 1), ())
+        self._targets = ann_outputs(context.ann, self._held)
+
+    def run(self, steps: Sequence[int]) -> Placement:
+        """The best placement for one of `steps`. Without images to tell by, no stage waits."""
+        if self.count < 2:
+            none = Trial("no waits", max(steps), max(steps), {}, math.nan)
+            return Placement(none, (none,), self.count)
+        tried = [trial for T in steps for trial in self._trials(T)]
+        kept = min((t for t in tried if t.better or not t.waits), key=lambda trial: trial.divergence)
+        return Placement(kept, tuple(tried), self.count)
+
+    def _trials(self, T: int) -> Iterator[Trial]:
+        """No waits, all that the latency allows in two ways, then fewer in the better way."""
+        budget = self.latency - T
+        counts = sorted({round(share * budget) for share in SHARES} - {0, budget}, reverse=True)
+        total = 1 if budget == 0 else 3 + len(counts)
+        passes = sum(image_passes(p, images_of(p), T) for p in self._trying.phases()) + self.count * T
+        self.context.progress.phase(f"T={T} waits", total, total * passes * self.per_image)
+        without, found = self._measured(T, 0, {})
+        yield Trial("no waits", T, T, {}, float(without.mean()))
+        if budget == 0:
+            return
+        stages = partition(self.context.ann)
+        profiles = {"evenly": dict.fromkeys(depths(stages).values(), 1.0), "by unevenness": by_depth(stages, found)}
+        first = [self._tried(name, profiles[name], T, budget, i, without) for i, name in enumerate(profiles, 1)]
+        yield from first
+        best = min(first, key=lambda trial: trial.divergence).name
+        for i, count in enumerate(counts, len(profiles) + 1):
+            yield self._tried(best, profiles[best], T, count, i, without)
+
+    def _tried(
+        self, name: str, profile: Mapping[int, float], T: int, count: int, number: int, without: Tensor
+    ) -> Trial:
+        waits = placed(partition(self.context.ann), T, profile, count)
+        found = self._measured(T, number, waits)[0]
+        latency = T + max(Windows(T, partition(self.context.ann), waits).starts.values())
+        gains = without - found
+        return Trial(name, T, latency, waits, float(found.mean()), float(gains.mean()), standard_error(gains))
+
+    def _measured(self, T: int, number: int, waits: Mapping[str, int]) -> tuple[Tensor, dict[str, float]]:
+        """Divergences of the held-out images, and the unevenness of every stage, of a network that waits so."""
+        workdir, key = self.context.workdir, f"T{T}/waits/{number:04d}"
+        known = workdir.load(key) if workdir else None
+        if known is None:
+            network = SpikingNetwork(self.context.ann.clone(), T, waits)
+            set_neurons(network, self._histograms, self._trying.pipeline, self._dtype, self.context.shapes)
+            run_phases(self._trying, network, 0.0)
+            uneven = {} if waits else unevenness(network, self._held)
+            known = {"divergences": divergences(network, self._held, self._targets)}, uneven
+            if workdir:
+                workdir.save(key, *known)
+        self.context.progress.advance(f"divergence {float(known[0]['divergences'].mean()):.4f}")
+        return known[0]["divergences"], known[1]
+
+
+def without_learning(pipeline: Pipeline) -> Pipeline:
+    """The pipeline with its quick calibrators alone: what placements are compared with."""
+    passes = (phase for phase in pipeline.sweeps if isinstance(phase, tuple))
+    quick = (tuple(c for c in sweep if not isinstance(c, Weights)) for sweep in passes)
+    return replace(pipeline, sweeps=tuple(sweep for sweep in quick if sweep))
+
+
+def depths(stages: Sequence[Stage]) -> dict[str, int]:
+    """The layers of neurons on the longest way from an input to each layer of neurons, itself included."""
+    found: dict[str, int] = {}
+    for stage in stages:
+        found[stage.name] = max((found.get(name, 0) for name in stage.inputs), default=0) + stage.spiking
+    return {stage.name: found[stage.name] for stage in stages if stage.spiking}
+
+
+def by_depth(stages: Sequence[Stage], found: Mapping[str, float]) -> dict[int, float]:
+    """The largest of the values of each depth."""
+    profile: dict[int, float] = {}
+    for name, depth in depths(stages).items():
+        profile[depth] = max(profile.get(depth, 0.0), found[name])
+    return profile
+
+
+def placed(stages: Sequence[Stage], T: int, profile: Mapping[int, float], count: int) -> dict[str, int]:
+    """`count` waits spread over the depths in proportion to `profile`, and what is free beside them."""
+    shares = spread([profile[depth] for depth in sorted(profile)], count)
+    at_depth = dict(zip(sorted(profile), shares, strict=True))
+    waits = {name: min(at_depth[depth], T - 1) for name, depth in depths(stages).items()}
+    windows = Windows(T, stages, waits)
+    for stage in stages:
+        start = windows.starts[stage.name]
+        spare = (
+            min((windows.arrival(reader) for reader in stages if stage.name in reader.inputs), default=start) - start
+        )
+        if stage.spiking and spare > 0:
+            waits[stage.name] = min(waits[stage.name] + min(spare, FREE), T - 1)
+    return {name: wait for name, wait in waits.items() if wait}
+
+
+def spread(weights: Sequence[float], count: int) -> list[int]:
+    """`count` whole numbers in proportion to `weights`, as evenly as whole numbers can be."""
+    total, passed, found = sum(weights) or 1.0, 0.0, []
+    for weight in weights:
+        before, passed = passed, passed + weight
+        found.append(math.floor(passed / total * count + 0.5) - math.floor(before / total * count + 0.5))
+    return found
+
+
+@torch.no_grad()
+def unevenness(network: SpikingNetwork, held: Sequence[Inputs]) -> dict[str, float]:
+    """For every layer of neurons the squared error that uneven spikes make, relative to what it emits, on one batch."""
+    inputs, found = held[0], {}
+    emissions = network.course(inputs).advance(
+        network.input_values(inputs), network.windows.end, last=True, want=Want.VALUE | Want.TOTAL
+    )
+    for stage, emission in emissions:
+        op = stage.end.op
+        if isinstance(op, Spike):
+            assert emission.total is not None
+            mean = emission.arriving.mean(0)
+            cells = op.cells(mean.ndim)
+            even = op.neuron.closed_form(mean, cells, network.T)
+            squares = [float((cells.theta * value).square().sum()) for value in (even - emission.total, even)]
+            found[stage.name] = squares[0] / squares[1] if squares[1] > 0 else 0.0
+    return found
+
+
+def steps_within(latency: int) -> list[int]:
+    """The T that are tried where a latency is given and T is not."""
+    return sorted({max(1, round(share * latency)) for share in STEPS}, reverse=True)
