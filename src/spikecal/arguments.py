@@ -56,9 +56,7 @@ def latency_of(latency: Any, T: int | None) -> int:
     elif text.isdigit():
         latency = int(text)
     if type(latency) is not int or latency < 1:
-        raise ConfigError(
-            f"latency must be a positive number of steps or a multiple of T such as '2x', not {latency!r}"
-        )
+        raise ConfigError(f"latency must be a positive integer or a multiple of T such as '2x', not {latency!r}")
     if T is not None and latency < T:
         raise ConfigError(f"a network for T={T} cannot have a latency of {latency}: the output alone takes {T} steps")
     return latency

@@ -26,6 +26,7 @@ from spikecal.snn.network import SpikingNetwork
 from spikecal.snn.windows import Windows
 
 HELD_OUT = 256  # images at most; never more than a quarter
+WORTH = 0.01  # of the divergence: what a placement must gain at least
 FREE = 2  # steps that a stage with time to spare waits at most beyond its depth's
 SHARES = (1.0, 0.7, 0.5)  # of the waits that the latency allows: more of them are not always better
 STEPS = (1.0, 0.75, 0.5, 1 / 3)  # of the latency, where T is free
@@ -45,7 +46,8 @@ class Trial:
 
     @property
     def better(self) -> bool:
-        return self.gain > self.error
+        """Whether it is worth its latency: beyond chance, and more than rounding."""
+        return self.gain > max(self.error, WORTH * (self.divergence + self.gain))
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "waits": dict(self.waits)}

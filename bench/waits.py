@@ -1,0 +1,158 @@
+"""What waiting gains at a latency; writes bench/results/waits.json.
+
+    [IMAGENET_SAMPLES=FOLDER] python bench/waits.py [DIR] [MODEL=FILE …]     rerun to resume after the last finished row
+
+DIR is where CIFAR-10 is (default: where `spikecal datasets` puts it). Networks are calibrated on 1,024 training images
+and tested on the first 2,000 test images: `below` is how many points they are below the ANN there. Each row with waits
+has one without them beside it, of the same T (`T`) or, where T is chosen too, of T = latency (`free`); `gain` is what
+waiting gains over it, in points, and `error` its standard error, paired over images. With photographs as in
+bench/imagenet_samples.py there are rows of an ImageNet network, calibrated on 128 of them and tested on 100.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from imagenet_samples import FOLDER, efficientnet_lite0, photographs
+from torch import Tensor, nn
+
+import spikecal
+from spikecal.analysis.energy import EnergyMeter
+from spikecal.data.images import shuffled
+from spikecal.data.prepare import Loader, prepare
+from spikecal.data.sources import load_data
+from spikecal.files import write_whole
+from spikecal.reproduce.cells import machine
+from spikecal.zoo.models import load_model
+
+RESULT = Path(__file__).parent / "results" / "waits.json"
+CALIBRATION, TESTED, BATCH = 1024, 2000, 100
+PHOTOGRAPHS, FEW = 128, 100
+PIPELINES = ("lcp", "pc")
+# network -> T and latency; those with T = None are `free`
+ROWS: dict[str, list[tuple[int | None, int]]] = {
+    "resnet20": [(4, 14), (8, 18), (16, 26), (None, 14), (None, 18), (None, 26)],
+    "vgg16-half": [(4, 11), (8, 15)],
+    "resnet56": [(16, 40), (None, 40)],
+    "efficientnet-lite0": [(16, 50)],
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A network with images to calibrate on and to test on."""
+
+    model: nn.Module
+    seen: Tensor
+    test: Tensor
+    labels: Tensor
+
+    @property
+    def right(self) -> Tensor:
+        return right(self.model, self)
+
+
+@cache
+def cifar(name: str, file: Path | None, root: Path | None) -> Subject:
+    model, card = load_model(name, file)
+    train, test = (load_data("cifar10", split, root) for split in ("train", "test"))
+    assert isinstance(train.images, Tensor) and isinstance(test.images, Tensor) and test.labels is not None
+    seen = prepare(train.images[shuffled(len(train), 1)[-CALIBRATION:]], card, name)
+    return Subject(model, seen, prepare(test.images[:TESTED], card, name), test.labels[:TESTED])
+
+
+@cache
+def imagenet() -> Subject:
+    model, card = efficientnet_lite0()
+    parts = []
+    for split, count in (("train", PHOTOGRAPHS), ("test", FEW)):
+        found = list(Loader(photographs(split), card, BATCH))
+        parts.append([torch.cat(part)[:count] for part in zip(*found, strict=True)])
+    (seen, _), (test, labels) = parts
+    return Subject(model, seen, test, labels)
+
+
+@torch.no_grad()
+def right(network: nn.Module, one: Subject) -> Tensor:
+    """Which test images it answers right, as numbers."""
+    outputs = torch.cat([network(some) for some in one.test.split(BATCH)])
+    return (outputs.argmax(1) == one.labels).double()
+
+
+def planned(names: list[str]) -> Iterator[tuple[str, str, str, int | None, int | None]]:
+    """Row, network, pipeline, T and latency; those without waits come first."""
+    for name in names:
+        for T, latency in ROWS[name]:
+            for pipeline in PIPELINES:
+                alone = T or latency
+                yield f"{name}, {pipeline}, T={alone}", name, pipeline, alone, None
+                which = f"T={T}" if T else "free"
+                yield f"{name}, {pipeline}, {which}, latency {latency}", name, pipeline, T, latency
+
+
+def main(root: Path | None, files: dict[str, Path]) -> None:
+    found = json.loads(RESULT.read_text()) if RESULT.exists() else {"rows": {}}
+    rows: dict[str, Any] = found["rows"]
+    names = ["resnet20", *(name for name in ROWS if name in files)]
+    if FOLDER in os.environ:
+        names.append("efficientnet-lite0")
+    beside = ""
+    answers = {row: unpacked(facts["answers"]) for row, facts in rows.items()}
+    for row, name, pipeline, T, latency in planned(names):
+        beside = row if latency is None else beside
+        if row in rows:
+            continue
+        one = imagenet() if name == "efficientnet-lite0" else cifar(name, files.get(name), root)
+        rows[row], answers[row] = measured(one, pipeline, T, latency)
+        if latency is not None:
+            gains = 100 * (answers[row] - answers[beside])
+            rows[row] |= {
+                "without": beside, "gain": float(gains.mean()), "error": float(gains.std()) / len(gains) ** 0.5,
+            }  # fmt: skip
+        rows[row]["answers"] = packed(answers[row])
+        print(row, {key: value for key, value in rows[row].items() if key != "answers"}, flush=True)
+        found |= {"calibration": CALIBRATION, "tested": TESTED, "machine": machine()}
+        write_whole(RESULT, json.dumps(found) + "\n")
+
+
+def packed(answers: Tensor) -> str:
+    """A bit per image, as hexadecimal digits after a 1: what rows measured later are paired with."""
+    return f"{int('1' + ''.join(str(int(answer)) for answer in answers), 2):x}"
+
+
+def unpacked(digits: str) -> Tensor:
+    return torch.tensor([float(bit) for bit in f"{int(digits, 16):b}"[1:]], dtype=torch.float64)
+
+
+def measured(one: Subject, pipeline: str, T: int | None, latency: int | None) -> tuple[dict[str, Any], Tensor]:
+    started = time.perf_counter()
+    snn = spikecal.convert(one.model, one.seen, T=T, latency=latency, pipeline=pipeline, records=False).snn
+    seconds = time.perf_counter() - started
+    answers = right(snn, one)
+    spikes, meter = snn.run(one.test[:BATCH]).spikes, EnergyMeter(snn.graph, snn.T)
+    meter.add((one.test[:BATCH],), spikes)
+    facts = {
+        "T": snn.T,
+        "latency": snn.latency,
+        "waits": sum(snn.waits.values()),
+        "placement": snn.origin.placements.get(snn.T, {}).get("kept"),
+        "ann": 100 * float(one.right.mean()),
+        "below": 100 * float(one.right.mean() - answers.mean()),
+        "spikes": float(sum(int(count.sum()) for count in spikes.values())) / BATCH,
+        "energy": meter.result().ratio,
+        "seconds": seconds,
+    }
+    return facts, answers
+
+
+if __name__ == "__main__":
+    named = [argument.partition("=") for argument in sys.argv[1:] if "=" in argument]
+    folders = [Path(argument) for argument in sys.argv[1:] if "=" not in argument]
+    main(folders[0] if folders else None, {name: Path(file) for name, _, file in named})

@@ -1,0 +1,250 @@
+"""Waits within a latency: where they go, that they are kept only where they help, and that a killed search resumes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from networks import images, residual
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import spikecal
+from spikecal import Bias, ConfigError, Pipeline, Result, Weights
+from spikecal.data.prepare import prepare
+from spikecal.data.sources import load_data
+from spikecal.graph.lowering.lower import lower
+from spikecal.graph.stages import partition, with_joints
+from spikecal.placement import by_depth, depths, placed, spread, steps_within, without_learning
+from spikecal.snn.windows import Windows
+from spikecal.zoo.models import load_model
+
+
+class Branches(nn.Module):
+    """A long branch and a short one that meet, then two outputs at different depths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.long1, self.long2, self.long3, self.short = (nn.Conv2d(3, 3, 1) for _ in range(5))
+        self.near, self.far = nn.Conv2d(3, 2, 1), nn.Conv2d(3, 2, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = F.relu(self.stem(x))
+        long = F.relu(self.long3(F.relu(self.long2(F.relu(self.long1(x))))))
+        return self.near(x), self.far(long + F.relu(self.short(x)))
+
+
+def stages() -> Any:
+    torch.manual_seed(0)
+    model = Branches().eval().requires_grad_(False)
+    return partition(with_joints(lower(model, (images(2),))))
+
+
+class Deep(nn.Module):
+    """Narrow and deep, with skips: what spikes distort most."""
+
+    def __init__(self, blocks: int = 6) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.first = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(blocks))
+        self.second = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(blocks))
+        self.fc = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem(x))
+        for first, second in zip(self.first, self.second, strict=True):
+            x = F.relu(second(F.relu(first(x))) + x)
+        return self.fc(x.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def deep() -> Deep:
+    torch.manual_seed(3)
+    model = Deep().eval().requires_grad_(False)
+    model.fc.weight.mul_(40)  # so that answers differ
+    return model
+
+
+def converted(**settings: Any) -> Result:
+    return spikecal.convert(**{"model": deep(), "images": images(64), "T": 4, "pipeline": FEW, **settings})
+
+
+FEW = Pipeline(sweeps=((Bias(images=32),),))
+PARTS = {"train": 64, "test": 100}  # images of the demo
+
+
+# -- where ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("weights", "count", "expected"),
+    [
+        ([1, 1, 1, 1], 4, [1, 1, 1, 1]),
+        ([1, 1, 1, 1], 2, [1, 0, 1, 0]),
+        ([1, 1, 1], 1, [0, 1, 0]),
+        ([1, 1, 1, 1], 6, [2, 1, 2, 1]),
+        ([0, 3, 0, 1], 4, [0, 3, 0, 1]),
+        ([0, 0], 3, [0, 0]),
+        ([5.0], 2, [2]),
+    ],
+)
+def test_waits_are_spread_in_proportion(weights: list[float], count: int, expected: list[int]) -> None:
+    assert spread(weights, count) == expected
+
+
+def test_depth_counts_layers_of_neurons_on_the_longest_way() -> None:
+    found = depths(stages())
+    assert sorted(found.values()) == [1, 2, 2, 3, 4]
+    assert by_depth(stages(), dict.fromkeys(found, 2.0) | {name: 5.0 for name, d in found.items() if d == 3}) == {
+        1: 2.0, 2: 2.0, 3: 5.0, 4: 2.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_a_placement_keeps_its_count_on_the_longest_path_and_uses_what_is_free(count: int) -> None:
+    all_stages = stages()
+    waits = placed(all_stages, 8, {1: 1.0, 2: 1.0, 3: 1.0, 4: 1.0}, count)
+    windows = Windows(8, all_stages, waits)
+    assert max(windows.starts.values()) == count
+    joined = next(stage for stage in all_stages if len(stage.inputs) == 2)
+    leads = windows.leads(joined)
+    # the short branch has waited as long as it may: two steps beyond its depth's
+    assert max(leads.values()) == max(0, count - placed_before(count) - 2)
+
+
+def placed_before(count: int) -> int:
+    """Waits of the first two depths, where the short branch ends."""
+    return sum(spread([1.0] * 4, count)[:2])
+
+
+def test_no_wait_is_longer_than_a_window_allows() -> None:
+    waits = placed(stages(), 2, {1: 1.0, 2: 1.0, 3: 1.0, 4: 1.0}, 40)
+    assert set(waits.values()) == {1}
+
+
+def test_weights_are_not_learned_in_trials() -> None:
+    pipeline = Pipeline(sweeps=((Bias(images=8), Weights(iterations=5)), (Weights(iterations=5),)))
+    assert without_learning(pipeline).sweeps == ((Bias(images=8),),)
+
+
+# -- converting ----------------------------------------------------------------------------------------------------
+
+
+def test_waits_bring_a_real_network_nearer_to_the_ann_within_the_latency() -> None:
+    model, card = load_model("resnet20")
+    seen, test = (prepare(load_data("demo", split).images[:count], card, "resnet20") for split, count in PARTS.items())
+    results = [spikecal.convert(model, seen, T=4, latency=latency, records=False) for latency in (None, 14)]
+    late = results[1].snn
+    assert late.waits and 4 < late.latency <= 14
+    agreement = [float((net.snn(test).argmax(1) == model(test).argmax(1)).float().mean()) for net in results]
+    assert agreement[1] > agreement[0] + 0.1
+    found = late.origin.placements[4]
+    kept = min(found["tried"], key=lambda trial: trial["divergence"])
+    assert kept["waits"] == late.waits and found["kept"] == kept["name"]
+    assert [trial["name"] for trial in found["tried"]][:3] == ["no waits", "evenly", "by unevenness"]
+    assert found["images"] == PARTS["train"] // 4 and all(trial["latency"] <= 14 for trial in found["tried"])
+
+
+def test_a_latency_of_T_is_no_waiting_to_the_bit() -> None:
+    x = images(4, seed=5)
+    assert torch.equal(converted().snn(x), converted(latency=4).snn(x))
+    assert torch.equal(converted().snn(x), converted(latency="1x").snn(x))
+
+
+def test_a_placement_that_does_not_beat_no_waiting_is_dropped() -> None:
+    torch.manual_seed(0)
+    flat = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)).eval().requires_grad_(False)
+    result = converted(model=flat, T=32, latency=64)  # its only neurons get a constant current: waiting changes nothing
+    assert result.snn.waits == {} and result.snn.latency == 32
+    (found,) = result.origin.placements.values()
+    assert found["kept"] == "no waits" and all(trial["gain"] < 1e-6 for trial in found["tried"])
+
+
+def test_too_few_images_to_tell_leave_no_waits() -> None:
+    result = converted(images=images(7), latency=10)
+    assert result.snn.waits == {} and result.origin.placements[4]["images"] == 1
+
+
+def test_several_T_have_their_own_waits_and_one_file(tmp_path: Path) -> None:
+    result = converted(T=[2, 4], latency="2x")
+    assert {T: net.latency <= 2 * T for T, net in result.networks.items()} == {2: True, 4: True}
+    result.save(tmp_path / "net.snn")
+    x = images(3)
+    for T, network in result.networks.items():
+        again = spikecal.load(tmp_path / "net.snn", T=T)
+        assert again.waits == network.waits and again.origin.placements == result.origin.placements
+        assert torch.equal(again(x), network(x))
+
+
+def test_T_is_chosen_for_a_latency() -> None:
+    assert steps_within(18) == [18, 14, 9, 6] and steps_within(1) == [1]
+    result = converted(T=None, latency=12)
+    (T,) = result.networks
+    tried = result.origin.placements[T]["tried"]
+    assert {trial["T"] for trial in tried} == {12, 9, 6, 4}
+    assert min(tried, key=lambda trial: trial["divergence"])["T"] == T
+    assert result.snn.latency <= 12
+
+
+@pytest.mark.parametrize("pipeline", ["baseline", "lcp", "pc", "maxact"])
+def test_every_preset_can_wait(pipeline: str) -> None:
+    result = converted(pipeline=pipeline, latency=9)
+    assert result.snn.latency <= 9 and result.origin.placements[4]["tried"]
+
+
+def test_weights_are_calibrated_with_the_waits_in_place() -> None:
+    pipeline = Pipeline(sweeps=((Bias(images=32), Weights(images=32, iterations=3, batch=8, lr=1e-4)),))
+    result = converted(pipeline=pipeline, latency=10)
+    assert result.snn.waits
+    last = next(record for record in result.records if record.stage == result.snn.stages[-2].name)
+    assert [label for label, _ in last.errors] == ["before", "bias", "weights"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"latency": 3}, "a network for T=4 cannot have a latency of 3"),
+        ({"latency": "0.5x"}, "cannot have a latency of 2"),
+        ({"latency": 0}, "latency must be a positive integer or a multiple of T"),
+        ({"latency": "long"}, "not 'long'"),
+        ({"latency": 4.5}, "not 4.5"),
+        ({"latency": True}, "not True"),
+        ({"T": None, "latency": "2x"}, "a latency of 2x needs a T"),
+    ],
+)
+def test_a_latency_that_cannot_be_is_named(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        converted(**settings)
+
+
+# -- killed --------------------------------------------------------------------------------------------------------
+
+
+class Stopped(Exception):
+    pass
+
+
+class Watch:
+    def __init__(self, left: float) -> None:
+        self.left, self.phases = left, list[str]()
+
+    def phase(self, name: str, total: int, seconds: float | None) -> None:
+        self.phases.append(name)
+
+    def advance(self, note: str = "") -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Stopped
+
+
+def test_stopped_in_the_search_it_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"model": residual(), "images": images(24), "latency": 7}
+    converted(**settings).save(tmp_path / "whole.snn")
+    for left in (3, 2, 2, 2, 40):
+        try:
+            result = converted(**settings, workdir=tmp_path / "work", progress=Watch(left))
+        except Stopped:
+            continue
+    result.save(tmp_path / "resumed.snn")
+    assert (tmp_path / "resumed.snn").read_bytes() == (tmp_path / "whole.snn").read_bytes()
+    with pytest.raises(ConfigError, match="another conversion"):
+        converted(**{**settings, "latency": 8}, workdir=tmp_path / "work")
