@@ -16,6 +16,7 @@ from spikecal.data.sources import load_data
 from spikecal.graph.lowering.lower import lower
 from spikecal.graph.stages import partition, with_joints
 from spikecal.placement import by_depth, depths, placed, spread, steps_within, without_learning
+from spikecal.snn import execute
 from spikecal.snn.windows import Windows
 from spikecal.zoo.models import load_model
 
@@ -183,6 +184,18 @@ def test_T_is_chosen_for_a_latency() -> None:
     assert {trial["T"] for trial in tried} == {12, 9, 6, 4}
     assert min(tried, key=lambda trial: trial["divergence"])["T"] == T
     assert result.snn.latency <= 12
+
+
+def test_large_images_are_calibrated_a_few_steps_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings: dict[str, Any] = {"model": deep().double(), "images": images(64).double(), "latency": 10}
+    whole = converted(**settings)
+    for floats in (1, 24 * 8 * 64 * 3):  # one step at a time, and three of the larger stages
+        monkeypatch.setattr(execute, "STEP_FLOATS", floats)
+        parts = converted(**settings)
+        assert parts.snn.waits == whole.snn.waits != {}
+        for one, two in zip(whole.records, parts.records, strict=True):
+            assert [e for _, e in two.errors] == pytest.approx([e for _, e in one.errors], rel=1e-9)
+            assert two.rate == one.rate
 
 
 @pytest.mark.parametrize("pipeline", ["baseline", "lcp", "pc", "maxact"])

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import spikecal
 from spikecal import SpikingNetwork
 from spikecal.calibration.threshold import MaxAct
-from spikecal.graph.ops import Joint, MaxPool
+from spikecal.graph.ops import Add, Joint, MaxPool, Pad
 
 LARGE = (448, 1792)  # T: errors fall like 1/T, so what the first does not bring below 2 %, the second must
 FEW = 5  # steps that are run one by one
@@ -276,7 +276,7 @@ class Totals:
     def __init__(self) -> None:
         self.networks, self.parts = set[tuple[str, float]](), Counter[str]()
         self.agreeing = self.answers = 0
-        self.moved = self.slots = 0
+        self.moved = self.slots = self.late = 0
         self.errors: dict[int, list[float]] = {T: [] for T in LARGE}
 
 
@@ -297,6 +297,7 @@ def check(model: Drawn, x: Tensor, per: str, totals: Totals) -> None:
         isinstance(n.op, MaxPool) and n.op.of == "spikes" for n in snn.graph.nodes.values()
     )
     same_spikes(SpikingNetwork(snn.graph.clone(), FEW).double(), x[:2].double(), totals)
+    same_bits(snn, x[:2].double(), totals)
 
 
 def same_spikes(snn: SpikingNetwork, x: Tensor, totals: Totals) -> None:
@@ -308,6 +309,29 @@ def same_spikes(snn: SpikingNetwork, x: Tensor, totals: Totals) -> None:
     snn.reset()
     stepwise = torch.stack([snn.step(x) for _ in range(FEW)])
     torch.testing.assert_close(stepwise, run.outputs, rtol=1e-9, atol=1e-9)
+
+
+def same_bits(snn: SpikingNetwork, x: Tensor, totals: Totals) -> None:
+    """With random waits and numbers of few bits, where every sum is exact, stepwise is layerwise to the bit."""
+    names = [stage.name for stage in snn.stages if stage.spiking]
+    waits = dict(zip(names, torch.randint(0, FEW, (len(names),)).tolist(), strict=True))
+    late = SpikingNetwork(snn.graph.clone(), FEW, waits).double()
+    for name, tensor in late.named_parameters():
+        few = tensor.log2().round().exp2() if name.endswith("theta") else (64 * tensor).round() / 64
+        tensor.data = few.clamp(-1024, 1024)
+    for op in (node.op for node in late.graph.nodes.values()):
+        if isinstance(op, Add):
+            op.coefficients = tuple(round(8 * c) / 8 for c in op.coefficients)
+        if isinstance(op, Pad):
+            op.value = round(8 * op.value) / 8
+    x = (8 * x).round() / 8
+    expected = late.run(x).outputs
+    late.reset()
+    found = [late.step(x) for _ in range(late.latency)]
+    start = late.latency - FEW
+    assert found[:start] == [None] * start
+    totals.late += start > 0
+    assert torch.equal(torch.stack(found[start:]), expected)
 
 
 def test_networks_from_the_closed_set_convert_and_give_the_anns_answers() -> None:
@@ -331,3 +355,4 @@ def test_networks_from_the_closed_set_convert_and_give_the_anns_answers() -> Non
     assert len(totals.errors[LARGE[1]]) <= 0.1 * len(totals.networks)
     assert totals.agreeing >= 0.99 * totals.answers
     assert totals.moved <= totals.slots / 1e4
+    assert totals.late > 0.9 * len(totals.networks)

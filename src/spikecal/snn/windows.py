@@ -84,13 +84,14 @@ def gathered(value: Tensor, there: int, lead: int, steps: int) -> Tensor:
     """
     if lead == 0 and there == steps:
         return value
-    found = over_steps(channels_last(value.new_zeros(value.shape[1:])), steps)
-    early = min(lead + 1, there)
-    if early:
+    found = over_steps(channels_last(value.new_empty(value.shape[1:])), steps)
+    filled = 0
+    if there:
+        early = min(lead + 1, there)
+        filled = 1 + there - early
         found[0] = added_up(part(value, 0, early), early)
-    rest = there - early
-    found[1 : 1 + rest] = part(value, early, there)
-    found[1 + rest :] = 0
+        found[1:filled] = part(value, early, there)
+    found[filled:] = 0
     return found
 
 
