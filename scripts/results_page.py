@@ -1,4 +1,4 @@
-"""Puts the figures of committed results into docs/results.md, analysis.md and method.md, between the marks there.
+"""Puts the figures of committed results into pages of docs/, between the marks there.
 
 Before that every docs/results/GROUP/TABLE.json is held against the claims of today: its `claims` and its page
 GROUP/TABLE.md are written anew, its figures stay. Also draws docs/images/results.png out of the tables called `cifar`.
@@ -6,7 +6,7 @@ GROUP/TABLE.md are written anew, its figures stay. Also draws docs/images/result
 `<!-- figures GROUP/TABLE … -->` is followed by the measured figures (`GROUP/TABLE:energy` by energies), `<!-- claims
 GROUP/TABLE … -->` by what is seen of the paper's claims, up to `<!-- end -->`. What has not been measured yet is said
 to be missing. `<!-- why PART -->` is followed by a part of bench/results/claims.json, `<!-- energy PART -->` and
-`<!-- weights PART -->` by one of energy.json and weights.json there.
+`<!-- weights PART -->` and `<!-- waits PART -->` by one of energy.json, weights.json and waits.json there.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from spikecal.reproduce.tables import find
 
 DOCS = Path(__file__).parent.parent / "docs"
 BENCH = DOCS.parent / "bench" / "results"
-BLOCK = re.compile(r"<!-- (figures|claims|why|energy|weights) ([^>]+?) -->\n.*?<!-- end -->\n", re.DOTALL)
+BLOCK = re.compile(r"<!-- (figures|claims|why|energy|weights|waits) ([^>]+?) -->\n.*?<!-- end -->\n", re.DOTALL)
 WAYS = {
     "ann": "ANN",
     "even": "constant currents",
@@ -32,7 +32,7 @@ WAYS = {
     "corrected": "spikes, outputs corrected",
     "lcp": "spikes, LCP",
 }
-PAGES = ("results.md", "analysis.md", "method.md")
+PAGES = ("results.md", "analysis.md", "method.md", "waiting.md")
 DRAWN = ("resnet20", "vgg16-half")  # that are drawn
 Parts = dict[str, Callable[[dict[str, Any]], str]]
 MARKS = {"seen": "seen", "level": "level", "not seen": "**not seen**"}
@@ -188,6 +188,29 @@ def _confirmed(rows: dict[str, dict[str, float]]) -> str:
     return grid(["network", "T", "pipeline", "error of the outputs", *columns], lines)
 
 
+def _waits(rows: dict[str, dict[str, Any]]) -> str:
+    """Each network that waits, beside the one that does not."""
+    lines = []
+    for row, of in rows.items():
+        if "without" in of:
+            name, pipeline, *_ = row.split(", ")
+            alone = rows[of["without"]]
+            facts = [*_timed(alone), *_timed(of), plus_minus(of["gain"], of["error"], 1)]
+            lines.append([name, pipeline.upper() + (", free" if ", free," in row else ""), *facts])
+    columns = ["T = latency", "points below", "spikes", "T, latency", "points below", "spikes", "gain"]
+    return grid(["network", "pipeline", *columns], lines)
+
+
+def _timed(of: dict[str, Any]) -> list[str]:
+    time = str(of["T"]) if of["T"] == of["latency"] else f"{of['T']}, {of['latency']}"
+    return [time, f"{of['below']:.1f}", f"{of['spikes']:,.0f}"]
+
+
+def _delayed(rows: dict[str, dict[str, Any]]) -> str:
+    lines = [[row, plus_minus(of["gain"], of["error"], 1)] for row, of in rows.items()]
+    return grid(["", "gain of delay lines, points"], lines)
+
+
 PAPERS_ENERGY = ["the paper's VGG-16, ImageNet", "64", "68.60", "75.36", "69.36", "", "", "", "0.025 to 0.08"]
 BENCHES: dict[str, tuple[str, Parts]] = {
     "why": ("claims.json", {"thresholds": _ways, "bias": _samples, "weights": _learned}),
@@ -195,6 +218,7 @@ BENCHES: dict[str, tuple[str, Parts]] = {
         "energy.json",
         {"networks": _energies, "thresholds": _energies, "costs_more_from": _crossings, "rates": _rates},
     ),
+    "waits": ("waits.json", {"rows": _waits, "delayed": _delayed}),
     "weights": ("weights.json", {"tried": _by_rate, "confirmed": _confirmed}),
 }
 
