@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from spikecal import detection
     from spikecal.analysis.evaluate import Evaluation, evaluate
     from spikecal.calibration.calibrators import Bias, Potential, Weights
+    from spikecal.calibration.temporal import TemporalBias
     from spikecal.calibration.threshold import MMSE, MaxAct, Percentile
     from spikecal.conversion import convert
     from spikecal.distillation.distill import Distilled, distill
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "spikecal.analysis.evaluate": ("Evaluation", "evaluate"),
     "spikecal.calibration.calibrators": ("Bias", "Potential", "Weights"),
+    "spikecal.calibration.temporal": ("TemporalBias",),
     "spikecal.calibration.threshold": ("MMSE", "MaxAct", "Percentile"),
     "spikecal.conversion": ("convert",),
     "spikecal.distillation.distill": ("Distilled", "distill"),
@@ -39,7 +41,8 @@ __all__ = [
     "ACP", "BASELINE", "Bias", "ConfigError", "ConversionError", "DataError", "Distilled", "Evaluation", "FileError",
     "Inversion", "LCP",
     "MAXACT", "MMSE", "MaxAct", "PC", "PERCENTILE", "Percentile", "Pipeline", "Potential", "Result", "Run",
-    "SpikecalError", "SpikingNetwork", "Weights", "convert", "detection", "distill", "evaluate", "inspect", "load",
+    "SpikecalError", "SpikingNetwork", "TemporalBias", "Weights", "convert", "detection", "distill",
+    "evaluate", "inspect", "load",
 ]  # fmt: skip
 
 

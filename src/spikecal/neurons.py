@@ -24,10 +24,12 @@ class Cells:
     theta: Tensor
     bias: Tensor | None = None  # enters at every step
     v_init: Tensor | None = None
+    step_bias: Tensor | None = None  # `[T, ...]`, one for each step; it is part of the current that `advance` is given
 
     def own_charge(self, T: int) -> Tensor:
         """What initial potential and bias bring in `T` steps."""
         own = torch.zeros_like(self.theta) if self.v_init is None else self.v_init
+        own = own if self.step_bias is None else own + self.step_bias[:T].sum(0)
         return own if self.bias is None else own + T * self.bias
 
     def charge(self, current: Tensor, T: int) -> Tensor:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
+from spikecal.calibration.temporal import TemporalBias
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Quantiser, Threshold
 from spikecal.calibration.whole import NetworkPhase
 from spikecal.errors import ConfigError
@@ -17,7 +18,12 @@ Rounding = Literal["floor", "bias", "potential"]
 ROUNDINGS = ("floor", "bias", "potential")
 
 THRESHOLDS: dict[str, type[Threshold]] = {"maxact": MaxAct, "percentile": Percentile, "mmse": MMSE}
-CALIBRATORS: dict[str, type[Calibrator]] = {"bias": Bias, "potential": Potential, "weights": Weights}
+CALIBRATORS: dict[str, type[Calibrator]] = {
+    "bias": Bias,
+    "potential": Potential,
+    "weights": Weights,
+    "temporal": TemporalBias,
+}
 NETWORK_PHASES: dict[str, type[NetworkPhase]] = {}
 
 Phase = tuple[Calibrator, ...] | NetworkPhase

@@ -18,9 +18,10 @@ POWER_STEPS = 10  # of the search for the steepest direction; costs as much as s
 
 @dataclass(frozen=True)
 class Update:
-    """Changes to one stage: added to its bias and initial potential; new tensors for some of its nodes."""
+    """Changes to one stage: added to its biases and initial potential; new tensors for some of its nodes."""
 
     bias: Tensor | None = None
+    step_bias: Tensor | None = None
     v_init: Tensor | None = None
     weights: dict[str, Tensor] = field(default_factory=dict)
 

@@ -163,6 +163,8 @@ def apply(stage: Stage, update: Update) -> None:
     op = stage.end.op
     if update.bias is not None:
         op.bias = frozen(update.bias if op.bias is None else op.bias + update.bias)  # type: ignore[operator]
+    if update.step_bias is not None and isinstance(op, Spike):
+        op.step_bias = frozen(update.step_bias if op.step_bias is None else op.step_bias + update.step_bias)
     if update.v_init is not None and isinstance(op, Spike):
         delta = update.v_init
         if op.v_init is not None:

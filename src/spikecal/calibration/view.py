@@ -71,6 +71,23 @@ class StageView:
         op = self.stage.end.op
         return int(op.channel)  # type: ignore[arg-type]  # Spike and Joint both have one
 
+    @property
+    def spike(self) -> Spike:
+        """The neurons of a stage that has some."""
+        op = self.stage.end.op
+        assert isinstance(op, Spike)
+        return op
+
+    def first_calls(self, images: int) -> list[range]:
+        """The calls that hold the first `images` images; `images` is one of the marks, or all there are."""
+        found, first = [], 0
+        for call in self.calls:
+            if first >= images:
+                break
+            found.append(call)
+            first += sum(self.counts[batch] for batch in call)
+        return found
+
     # -- values ------------------------------------------------------------------------------------------------
 
     def value(self, name: str, call: range, what: str) -> Tensor:
@@ -222,14 +239,9 @@ class StageView:
 
     def _error_sum(self, error: Tensor) -> Tensor:
         if not self.one_size:
-            return self._over_positions(error)
+            return over_positions(error, self.channel)
         summed = rows_of(error).sum(0).double()  # in the memory order of one image
         return image_of(summed, error).contiguous()
-
-    def _over_positions(self, error: Tensor) -> Tensor:
-        """[C]: sum over images of the mean over positions, so that every image counts the same."""
-        rows = error.movedim(self.channel, 0).flatten(1).double()
-        return rows.sum(1) / (rows.shape[1] / error.shape[0])
 
     # -- what calibrators ask for ------------------------------------------------------------------------------
 
@@ -336,6 +348,12 @@ def image_of(row: Tensor, like: Tensor) -> Tensor:
         return row.reshape(like.shape[1:])
     _, channels, height, width = like.shape
     return row.reshape(height, width, channels).permute(2, 0, 1)
+
+
+def over_positions(error: Tensor, channel: int) -> Tensor:
+    """[C]: sum over images of the mean over positions, so that every image counts the same."""
+    rows = error.movedim(channel, 0).flatten(1).double()
+    return rows.sum(1) / (rows.shape[1] / error.shape[0])
 
 
 def _squared(values: Tensor) -> float:

@@ -149,6 +149,8 @@ def _charging(
     What arrives while they wait enters with the first of them, bias included; in flushed steps nothing enters.
     """
     held = min(steps, max(0, memory.wait - memory.arrived))
+    if cells.step_bias is not None and steps:
+        arriving = arriving + cells.step_bias[memory.arrived : memory.arrived + steps]
     memory.arrived += steps
     if held:
         charge = added_up(part(arriving, 0, held), held)

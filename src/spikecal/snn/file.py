@@ -27,7 +27,7 @@ from spikecal.snn.network import READOUTS, Readout, SpikingNetwork
 from spikecal.snn.origin import Origin
 
 FORMAT = 2
-WAITING = 3  # of networks with stages that wait: a program that does not know of it must not run them
+IN_TIME = 3  # of networks with waits or a bias per step: a program that does not know of them must not run them
 READABLE = (1, 2, 3)  # the first knew one kind of neuron
 MAX_HEADER = 64 * 2**20
 MAX_NODES = 100_000
@@ -67,9 +67,10 @@ def write(path: str | Path, networks: Mapping[int, SpikingNetwork], origin: Orig
     if first.readout != "current":
         info["readout"] = first.readout
     waits = {str(T): dict(network.waits) for T, network in sorted(networks.items()) if network.waits}
+    step_biases = any(slot.endswith(":step_bias") for slots in parameters.values() for slot in slots)
     spec = json.dumps(
         {
-            "format": WAITING if waits else FORMAT,
+            "format": IN_TIME if waits or step_biases else FORMAT,
             "nodes": [_node_to_json(node) for node in graph.nodes.values()],
             "output": _structure_to_json(graph.output),
             "head": graph.head is not None,

@@ -213,7 +213,7 @@ class SpikingNetwork(nn.Module):
         if key not in self._shapes:
             shapes = shapes_of(self.graph, inputs)
             for stage in self.stages:
-                _check_channels(stage, shapes[stage.name])
+                _check_channels(stage, shapes[stage.name], self.T)
             self._shapes[key] = shapes
         return self._shapes[key]
 
@@ -285,7 +285,7 @@ class Sums:
         return {name: total / steps for name, (total, steps) in self._found.items()}
 
 
-def _check_channels(stage: Stage, shape: Sequence[int]) -> None:
+def _check_channels(stage: Stage, shape: Sequence[int], T: int) -> None:
     """Raise if the neurons of a stage have other numbers of parameters than channels, as a damaged file may say."""
     op = stage.end.op
     assert isinstance(op, (Spike, Joint))
@@ -294,6 +294,9 @@ def _check_channels(stage: Stage, shape: Sequence[int]) -> None:
     for kind, tensor in op.tensors().items():
         if tensor.ndim == 1 and len(tensor) not in (1, shape[op.channel]):
             raise DataError(f"{stage.name} has {shape[op.channel]} channels and {len(tensor)} numbers for {kind}")
+        if kind == "step_bias" and tuple(tensor.shape) != (T, shape[op.channel]):
+            raise DataError(f"{stage.name} has {T} steps and {shape[op.channel]} channels, but step biases "
+                            f"{list(tensor.shape)}")  # fmt: skip
 
 
 def _make_unit(graph: Graph, node: Node, is_output: bool) -> Tensor:
@@ -306,6 +309,8 @@ def _make_unit(graph: Graph, node: Node, is_output: bool) -> Tensor:
         op.v_init = frozen(op.v_init / (theta[0] if op.v_init.ndim > 1 else op.theta))
     if op.bias is not None:
         op.bias = frozen(op.bias / op.theta)
+    if op.step_bias is not None:
+        op.step_bias = frozen(op.step_bias / op.theta)
     if is_output:
         op.gain = frozen(op.theta)
     op.theta = frozen(torch.ones_like(op.theta))

@@ -7,6 +7,7 @@ means the same value at every step. All of them but MaxPool and Spike are affine
 
 from typing import Any, ClassVar, Self
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -60,12 +61,13 @@ class Spike(Op):
     """An activation: ReLU (clipped at `clip`) in the ANN, a layer of neurons in the SNN.
 
     `theta` [C] or [1] is the threshold, `v_init` the initial potential ([C], [1] or one per neuron), `bias` [C] or [1]
-    enters at every step. Channels are at dimension `channel` of a batch of `ndim` dimensions. `gain`, where currents
-    are in units of the threshold, takes them back to the ANN's for a network output that is an activation.
+    enters at every step, each row of `step_bias` [T, C] at its own. Channels are at dimension `channel` of a batch of
+    `ndim` dimensions. `gain`, where currents are in units of the threshold, takes them back to the ANN's for a network
+    output that is an activation.
     """
 
     CONFIG: ClassVar[dict[str, Any]] = {"clip": None, "channel": 1, "ndim": 4, "neuron": IntegrateAndFire()}
-    TENSORS = ("theta", "v_init", "bias", "gain")
+    TENSORS = ("theta", "v_init", "bias", "step_bias", "gain")
     clip: float | None
     channel: int
     ndim: int
@@ -73,6 +75,7 @@ class Spike(Op):
     theta: nn.Parameter | None
     v_init: nn.Parameter | None
     bias: nn.Parameter | None
+    step_bias: nn.Parameter | None
     gain: nn.Parameter | None
 
     def validate(self) -> None:
@@ -94,7 +97,8 @@ class Spike(Op):
     def cells(self, ndim: int) -> Cells:
         """The parameters of the layer, to broadcast against a current of `ndim` dimensions."""
         bias, v_init = (None if t is None else along(t, self.channel, ndim) for t in (self.bias, self.v_init))
-        return Cells(self.height(ndim), bias, v_init)
+        each = None if self.step_bias is None else torch.stack([along(b, self.channel, ndim) for b in self.step_bias])
+        return Cells(self.height(ndim), bias, v_init, each)
 
     def height(self, ndim: int) -> Tensor:
         """The threshold, which is also the height of a spike, to broadcast against `ndim` dimensions."""
