@@ -22,7 +22,7 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
     "bias": Bias,
     "potential": Potential,
     "weights": Weights,
-    "temporal": TemporalBias,
+    "temporal bias": TemporalBias,
 }
 NETWORK_PHASES: dict[str, type[NetworkPhase]] = {}
 
