@@ -305,7 +305,8 @@ def test_a_file_has_the_waits_and_only_then_another_format(tmp_path: Path) -> No
     late.save(tmp_path / "late.snn")
     again = spikecal.load(tmp_path / "late.snn")
     assert again.waits == late.waits and torch.equal(again(x), late(x))
-    assert spikecal.inspect(tmp_path / "late.snn")["waits"] == {T: late.waits}
+    (found,) = spikecal.inspect(tmp_path / "late.snn")["timing"]
+    assert found["waits"] == late.waits and (found["latency"], found["interval"]) == (late.latency, late.interval)
     snn.save(tmp_path / "plain.snn")
     plain, waits = ((tmp_path / f"{name}.snn").read_bytes() for name in ("plain", "late"))
     assert b'\\"format\\": 2' in plain and b'\\"format\\": 3' in waits and b"waits" not in plain

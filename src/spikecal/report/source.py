@@ -138,8 +138,8 @@ def from_file(path: Path, steps: Collection[int] = ()) -> Source:
         if T not in there:
             raise FileError(f"{path} has no network for T={T}; it has T={', '.join(map(str, there))}")
     try:
-        networks = {T: SpikingNetwork(reader.graph(T, None), T) for T in sorted(steps or there)}
-    except ValueError as error:
+        networks = {T: SpikingNetwork(reader.graph(T, None), T, reader.waits(T)) for T in sorted(steps or there)}
+    except (ValueError, ConfigError) as error:
         raise FileError(f"{path} is not a whole spikecal network: {error}") from error
     origin = reader.origin()
     plans = list(origin.pipelines.values())
