@@ -151,7 +151,7 @@ def measured(one: Subject, pipeline: str, T: int | None, latency: int | None) ->
     snn = spikecal.convert(one.model, one.seen, T=T, latency=latency, pipeline=pipeline, records=False).snn
     seconds = time.perf_counter() - started
     answers = right(snn, one)
-    spikes, meter = snn.run(one.test[:BATCH]).spikes, EnergyMeter(snn.graph, snn.T)
+    spikes, meter = snn.run(one.test[:BATCH]).spikes, EnergyMeter(snn)
     meter.add((one.test[:BATCH],), spikes)
     return {
         "T": snn.T,

@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from spikecal import detection
     from spikecal.analysis.evaluate import Evaluation, evaluate
+    from spikecal.analysis.inspection import inspect
     from spikecal.calibration.calibrators import Bias, Potential, Weights
     from spikecal.calibration.temporal import TemporalBias
     from spikecal.calibration.threshold import MMSE, MaxAct, Percentile
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
     from spikecal.errors import ConfigError, ConversionError, DataError, FileError, SpikecalError
     from spikecal.pipeline import ACP, BASELINE, LCP, MAXACT, PC, PERCENTILE, Pipeline
     from spikecal.result import Result
-    from spikecal.snn.file import inspect, load
+    from spikecal.snn.file import load
     from spikecal.snn.network import Run, SpikingNetwork
 
 # The public names, and where they live. They are imported on first use: torch takes seconds, `--help` should not.
 _HOMES = {
     "spikecal.analysis.evaluate": ("Evaluation", "evaluate"),
+    "spikecal.analysis.inspection": ("inspect",),
     "spikecal.calibration.calibrators": ("Bias", "Potential", "Weights"),
     "spikecal.calibration.temporal": ("TemporalBias",),
     "spikecal.calibration.threshold": ("MMSE", "MaxAct", "Percentile"),
@@ -32,7 +34,7 @@ _HOMES = {
     "spikecal.errors": ("ConfigError", "ConversionError", "DataError", "FileError", "SpikecalError"),
     "spikecal.pipeline": ("ACP", "BASELINE", "LCP", "MAXACT", "PC", "PERCENTILE", "Pipeline"),
     "spikecal.result": ("Result",),
-    "spikecal.snn.file": ("inspect", "load"),
+    "spikecal.snn.file": ("load",),
     "spikecal.snn.network": ("Run", "SpikingNetwork"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -1,7 +1,9 @@
 """What `convert` is given: checked, and what it means for this model."""
 
 import inspect
+import re
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -49,11 +51,11 @@ def choices_of(T: int | Sequence[int] | None, latency: int | str | None) -> list
 def latency_of(latency: Any, T: int | None) -> int:
     """A latency in steps from a number of them, or from one such as "2x": so many times T."""
     text = latency.strip() if isinstance(latency, str) else ""
-    if text.endswith("x") and text[:-1].replace(".", "", 1).isdigit():
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{0,9})?x", text):
         if T is None:
             raise ConfigError(f"a latency of {text} needs a T: give T, or a latency in steps")
-        latency = int(float(text[:-1]) * T)
-    elif text.isdigit():
+        latency = int(Fraction(text[:-1]) * T)
+    elif re.fullmatch(r"[0-9]{1,9}", text):
         latency = int(text)
     if type(latency) is not int or latency < 1:
         raise ConfigError(f"latency must be a positive integer or a multiple of T such as '2x', not {latency!r}")

@@ -20,10 +20,12 @@ from spikecal.snn.execute import Want
 T = 4
 
 
-def converted(model: nn.Module, x: Tensor, T: int = T, rounding: str = "bias") -> SpikingNetwork:
+def converted(
+    model: nn.Module, x: Tensor, T: int = T, rounding: str = "bias", keep: tuple[str, ...] = ()
+) -> SpikingNetwork:
     """With thresholds that are powers of two, and so exact in every sum."""
     pipeline = spikecal.Pipeline(threshold=spikecal.MaxAct(), rounding=rounding)  # type: ignore[arg-type]
-    snn = spikecal.convert(model, x, T=T, pipeline=pipeline, records=False).snn
+    snn = spikecal.convert(model, x, T=T, pipeline=pipeline, records=False, keep=keep).snn
     for stage in snn.stages:
         op = stage.end.op
         if isinstance(op, Spike):
@@ -111,22 +113,21 @@ def global_currents(
     snn: SpikingNetwork, stage: Stage, values: dict[str, Tensor], starts: dict[str, int], arrival: int
 ) -> dict[int, Tensor]:
     silence = {name: torch.zeros_like(values[name][0]) for name in stage.inputs}
-    shapes = {name: values[name][0].shape for name in stage.inputs}
-
-    def linear(inputs: dict[str, Tensor]) -> Tensor:
-        return execute.current(
-            stage, {n: v[None] for n, v in inputs.items()}, 1, {**snn._shapes[next(iter(snn._shapes))], **shapes}, None
-        )[0]
-
-    own = linear(silence)
+    own = linear(snn, stage, silence)
     found = {}
     for now in range(arrival + snn.T):
         sent = {
             name: values[name][now - starts[name]] if 0 <= now - starts[name] < snn.T else silence[name]
             for name in stage.inputs
         }
-        found[now] = linear(sent) - own + (own if now >= arrival else 0)
+        found[now] = linear(snn, stage, sent) - own + (own if now >= arrival else 0)
     return found
+
+
+def linear(snn: SpikingNetwork, stage: Stage, inputs: dict[str, Tensor]) -> Tensor:
+    """The current that a stage makes of its inputs in one step."""
+    shapes = {**snn._shapes[next(iter(snn._shapes))], **{name: value.shape for name, value in inputs.items()}}
+    return execute.current(stage, {n: v[None] for n, v in inputs.items()}, 1, shapes, None)[0]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -254,6 +255,69 @@ def test_starts_latency_and_interval() -> None:
     assert snn.windows.delays(stage[output]) == {first: 3}  # a joint has no membrane to charge
 
 
+def pipelined(snn: SpikingNetwork, images: list[Tensor], interval: int) -> list[dict[str, Tensor]]:
+    """Levels of images that follow each other. A layer has one membrane, reset when an image first reaches it."""
+    starts, layers = snn.windows.starts, [stage for stage in snn.stages if stage.spiking]
+    fired: list[dict[str, list[Tensor]]] = [{stage.name: [] for stage in layers} for _ in images]
+    v: dict[str, Tensor] = {}
+
+    def current_image(now: int, start: int) -> int | None:
+        return next((k for k in range(len(images)) if 0 <= now - k * interval - start < snn.T), None)
+
+    for now in range(snn.windows.end + interval * (len(images) - 1)):
+        k = current_image(now, 0)
+        sent = {snn.graph.inputs()[0]: torch.zeros_like(images[0]) if k is None else images[k]}
+        for stage in layers:
+            arrival, op = snn.windows.arrival(stage), stage.end.op
+            own = linear(snn, stage, {name: torch.zeros_like(sent[name]) for name in stage.inputs})
+            cells = op.cells(own.ndim)  # type: ignore[operator]
+            first = min(starts.get(name, 0) for name in stage.inputs)
+            if now >= first and (now - first) % interval == 0:
+                v[stage.name] = torch.zeros_like(own)
+            biased = current_image(now, arrival) is not None
+            arriving = linear(snn, stage, {name: sent[name] for name in stage.inputs}) - own
+            v[stage.name] = v.get(stage.name, torch.zeros_like(own)) + arriving + (own + cells.bias if biased else 0)
+            k = current_image(now, starts[stage.name])
+            spikes = torch.zeros_like(own) if k is None else (v[stage.name] >= cells.theta).to(own.dtype)
+            v[stage.name] = v[stage.name] - spikes * cells.theta
+            sent[stage.name] = spikes * cells.theta
+            if k is not None:
+                fired[k][stage.name].append(spikes.int())
+    return [{name: torch.stack(steps) for name, steps in of.items()} for of in fired]
+
+
+class Skip(nn.Module):
+    """Four layers; the last one also reads the first, which reaches it long before the third."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d = (nn.Conv2d(2, 2, 1) for _ in range(4))
+        self.out = nn.Conv2d(2, 2, 1)
+        for p in self.parameters():
+            p.data = (16 * p.data).round().abs() / 16
+
+    def forward(self, x: Tensor) -> Tensor:
+        a = F.relu(self.a(x))
+        return self.out(F.relu(self.d(F.relu(self.c(F.relu(self.b(a))))) + a))  # type: ignore[no-any-return]
+
+
+def test_images_one_interval_apart_do_not_meet_and_nearer_ones_do() -> None:
+    torch.manual_seed(0)
+    first, second = dyadic_images(2), dyadic_images(2, seed=7)
+    snn = converted(Skip().eval().requires_grad_(False), first)
+    snn = waiting(snn, everywhere(snn, 1))
+    snn._shapes_for((first,))
+    assert snn.interval == T + 3  # the skip charges two steps early what then waits one: longer than any wait
+    alone = [levels(snn, first), levels(snn, second)]
+
+    def same(interval: int) -> bool:
+        found = pipelined(snn, [first, second], interval)
+        return all(torch.equal(one[name], of[name]) for one, of in zip(alone, found, strict=True) for name in one)
+
+    assert same(snn.interval) and same(snn.interval + 1)
+    assert not same(snn.interval - 1)
+
+
 def test_what_cannot_wait_is_refused() -> None:
     snn = converted(dyadic(), dyadic_images(2))
     joint = next(stage.name for stage in snn.stages if not stage.spiking)
@@ -298,6 +362,55 @@ def test_normalised_it_has_the_same_spikes() -> None:
     assert all(torch.equal(snn.run(x).spikes[name], counts) for name, counts in unit.run(x).spikes.items())
 
 
+def test_a_kept_head_gets_what_the_body_gives_after_each_step(tmp_path: Path) -> None:
+    x, head = dyadic_images(2), nn.Softmax(1)
+    snn = converted(nn.Sequential(dyadic(3), head).eval(), x, keep=("1",))
+    snn = waiting(snn, drawn(snn, 4))
+    body = converted(dyadic(3), x)
+    body = waiting(body, drawn(body, 4))
+    assert snn.latency == body.latency > T
+    expected = torch.stack([head(output) for output in body.run(x).outputs])
+    assert torch.equal(snn.run(x).outputs, expected)
+    stepwise = [snn.step(x) for _ in range(snn.latency)]
+    assert stepwise[: snn.latency - T] == [None] * (snn.latency - T)
+    assert torch.equal(torch.stack(stepwise[snn.latency - T :]), expected)
+    snn.save(tmp_path / "body.snn")
+    again = spikecal.load(tmp_path / "body.snn", head=head)
+    assert again.waits == snn.waits and torch.equal(again(x), expected[-1])
+
+
+class Two(nn.Module):
+    """An output after one layer, and one after three."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.near, self.far = (nn.Conv2d(2, 2, 1) for _ in range(5))
+        for p in self.parameters():
+            p.data = (16 * p.data).round() / 16
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        a = F.relu(self.a(x))
+        return {"near": self.near(a), "far": self.far(F.relu(self.c(F.relu(self.b(a)))))}
+
+
+def test_each_of_several_outputs_has_its_own_window() -> None:
+    torch.manual_seed(1)
+    x = dyadic_images(2)
+    snn = converted(Two().eval().requires_grad_(False), x)
+    a, b, c = (stage.name for stage in snn.stages if stage.spiking)
+    snn = waiting(snn, {a: 1, b: 2, c: 1})
+    assert snn.latency == T + 4
+    outputs = snn.run(x).outputs
+    found = [snn.step(x) for _ in range(snn.latency)]
+    assert found[:4] == [None] * 4  # until the last output starts
+    for t in range(T):
+        ended = min(T, t + 4)  # steps of the near output, which starts at 1
+        assert torch.equal(found[4 + t]["far"], outputs["far"][t])
+        assert torch.equal(found[4 + t]["near"], outputs["near"][ended - 1])
+        both = snn(x, steps=t + 1)
+        assert torch.equal(both["far"], outputs["far"][t]) and torch.equal(both["near"], outputs["near"][t])
+
+
 def test_a_file_has_the_waits_and_only_then_another_format(tmp_path: Path) -> None:
     x = dyadic_images(3)
     snn = converted(dyadic(), x)
@@ -305,7 +418,8 @@ def test_a_file_has_the_waits_and_only_then_another_format(tmp_path: Path) -> No
     late.save(tmp_path / "late.snn")
     again = spikecal.load(tmp_path / "late.snn")
     assert again.waits == late.waits and torch.equal(again(x), late(x))
-    assert spikecal.inspect(tmp_path / "late.snn")["waits"] == {T: late.waits}
+    (found,) = spikecal.inspect(tmp_path / "late.snn")["timing"]
+    assert found["waits"] == late.waits and (found["latency"], found["interval"]) == (late.latency, late.interval)
     snn.save(tmp_path / "plain.snn")
     plain, waits = ((tmp_path / f"{name}.snn").read_bytes() for name in ("plain", "late"))
     assert b'\\"format\\": 2' in plain and b'\\"format\\": 3' in waits and b"waits" not in plain

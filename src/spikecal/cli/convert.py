@@ -27,6 +27,14 @@ def convert(
             "-T", min=1, metavar="N", help="Time steps; give it several times for several networks. (default 32)"
         ),
     ] = None,
+    latency: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STEPS",
+            help="Steps to the answer, or 2x for twice T: layers wait where that helps. Without -T, T is chosen too. "
+            "(default T)",
+        ),
+    ] = None,
     pipeline: Annotated[
         str | None, typer.Option(metavar="NAME", help="maxact, percentile, baseline, lcp, pc or acp. (default lcp)")
     ] = None,
@@ -81,8 +89,9 @@ def convert(
         check_output(report, [output])
     asked = Conversion(
         model=model, output=output, weights=weights, data=data, data_root=data_root,
-        steps=sorted(set(steps or [32])), pipeline=settings, images=images, keep=tuple(keep or ()), readout=readout,
-        seed=seed, workdir=workdir, memory=budget, micro_batch=micro_batch, test=test, strict=strict, report=report,
+        steps=sorted(set(steps)) if steps else None, latency=latency, pipeline=settings, images=images,
+        keep=tuple(keep or ()), readout=readout, seed=seed, workdir=workdir, memory=budget,
+        micro_batch=micro_batch, test=test, strict=strict, report=report,
     )  # fmt: skip
     chosen = task_of_model(model, task)
     with bars(json) as progress:

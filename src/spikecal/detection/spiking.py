@@ -79,9 +79,10 @@ class Conversion:
 def convert(
     detector: nn.Module,
     images: Any,
-    T: int | Sequence[int] = 32,
+    T: int | Sequence[int] | None = None,
     pipeline: Pipeline | str = LCP,
     *,
+    latency: int | str | None = None,
     count: int = IMAGES,
     readout: Readout = READOUT,
     seed: int = 0,
@@ -95,7 +96,8 @@ def convert(
     `images` are those the detector takes, [3, H, W] in 0..1 and of any size: a list, a dataset (what follows the image
     in its items is ignored), a loader of lists, or `BoxData`. Each is scaled and normalised by the detector's own
     transform and calibrated on as it is, without the padding of batches. Potentials are one a channel. `readout` is
-    what the body passes on: the activation of its mean current, or mean spikes.
+    what the body passes on: the activation of its mean current, or mean spikes. `T` and `latency` are as in
+    `spikecal.convert`.
     """
     if readout not in READOUTS:
         raise ConfigError(f"the readout is one of {', '.join(READOUTS)}, not {readout!r}")
@@ -108,6 +110,7 @@ def convert(
         chosen,
         T,
         resolve(pipeline).changed(Potential, per="channel"),
+        latency=latency,
         seed=seed,
         workdir=workdir,
         memory=memory,
@@ -165,6 +168,18 @@ def with_body(detector: nn.Module, network: SpikingNetwork) -> nn.Module:
     return made.eval()
 
 
+def network_of(detector: nn.Module) -> SpikingNetwork:
+    """The spiking network in a detector, which `convert` or `load` gave it."""
+    return _spiking_body(detector).network
+
+
+def _spiking_body(detector: nn.Module) -> SpikingBody:
+    body = body_of(detector)
+    if not isinstance(body, SpikingBody):
+        raise ConfigError("this detector has no spiking body: take what detection.convert or detection.load returns")
+    return body
+
+
 @dataclass(frozen=True)
 class Sample:
     """One image [3, H, W] in 0..1, what the analog detector finds in it, and the spiking one after some steps."""
@@ -176,9 +191,7 @@ class Sample:
 
 def samples(analog: nn.Module, spiking: nn.Module, images: Iterable[Tensor], steps: Sequence[int]) -> list[Sample]:
     """What both detectors find in some images, the spiking one after each of `steps` steps of its T."""
-    body = body_of(spiking)
-    if not isinstance(body, SpikingBody):
-        raise ConfigError("this detector has no spiking body: take what detection.convert or detection.load returns")
+    body = _spiking_body(spiking)
     made = []
     try:
         for image in images:

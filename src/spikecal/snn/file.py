@@ -367,32 +367,3 @@ def load(path: str | Path, T: int | None = None, head: nn.Module | None = None) 
         raise FileError(f"{path} is not a whole spikecal network: {error}") from error
     network.origin, network.readout = reader.origin(), reader.readout()
     return network
-
-
-def inspect(path: str | Path) -> dict[str, Any]:
-    """What is in a file: T, pipeline, records, layers, and the bytes of each parameter set."""
-    reader = Reader(path)
-    tables: dict[str, dict[str, str]] = reader.spec["parameters"]
-    readers: dict[str, set[str]] = {}
-    for T, table in tables.items():
-        for key in table.values():
-            readers.setdefault(key, set()).add(T)
-    sets: dict[str, dict[str, int]] = {"shared": {}}
-    for T, table in tables.items():
-        for key, slot in {key: slot for slot, key in table.items()}.items():
-            shared = len(readers[key]) == len(tables) and len(tables) > 1
-            kind = slot.rpartition(":")[2]
-            group = sets["shared"] if shared else sets.setdefault(f"T={T}", {})
-            if not (shared and T != next(iter(tables))):
-                group[kind] = group.get(kind, 0) + reader.bytes[key]
-    return {
-        **reader.spec["info"],
-        "path": str(path),
-        "bytes": reader.path.stat().st_size,
-        "T": reader.steps(),
-        "nodes": len(reader.spec["nodes"]),
-        "operations": sorted({entry["op"] for entry in reader.spec["nodes"]}),
-        "head": reader.spec["head"],
-        "waits": {T: waits for T in reader.steps() if (waits := reader.waits(T))},
-        "parameter_bytes": sets,
-    }

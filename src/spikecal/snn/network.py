@@ -67,17 +67,12 @@ class SpikingNetwork(nn.Module):
 
     @property
     def interval(self) -> int:
-        """Steps between two images when they follow each other as closely as they can: no stage is in two windows."""
-        return self.T + self.windows.longest_wait
+        """Steps between two images when they follow each other as closely as they can: no membrane holds two."""
+        return self.windows.interval
 
     @property
     def _latest_start(self) -> int:
-        return max((self._start_of(name) for name in self.graph.outputs()), default=0)
-
-    def _start_of(self, output: str) -> int:
-        """When an output starts; one that is read as a current need not wait for its neurons."""
-        early = self.waits.get(output, 0) if self.readout == "current" else 0
-        return self.windows.starts.get(output, 0) - early
+        return self.windows.latest(self.graph.outputs(), self.readout == "current")
 
     # -- layerwise ---------------------------------------------------------------------------------------------
 

@@ -6,11 +6,11 @@ from typing import Any
 from torch import Tensor
 
 from spikecal.analysis.estimate import estimate
+from spikecal.analysis.inspection import inspect
 from spikecal.data.images import Data, Unreadable, none_readable, unreadable_files
 from spikecal.errors import ConfigError, ConversionError, DataError, SpikecalError, refuse_unreadable
 from spikecal.pipeline import resolve
 from spikecal.progress import Progress, Silent
-from spikecal.snn.file import inspect
 from spikecal.tasks.choose import task_of_data, task_of_model
 from spikecal.tasks.outcome import (
     Line,
@@ -22,13 +22,14 @@ from spikecal.tasks.outcome import (
     unreadable_facts,
     unreadable_lines,
 )
+from spikecal.tasks.waiting import time_tables
 from spikecal.zoo.models import random_images
 
 BATCH = 64
 
 
 def check_file(path: Path) -> Outcome:
-    """The bytes of its parameter sets: what all T share, and what each has of its own."""
+    """The bytes of its parameter sets, when its networks answer, and where their layers wait."""
     found = inspect(path)
     sets: dict[str, dict[str, int]] = found["parameter_bytes"]
     kinds = list(dict.fromkeys(kind for of in sets.values() for kind in of))
@@ -40,7 +41,8 @@ def check_file(path: Path) -> Outcome:
     distilled = found.get("calibration") == "distilled"
     lines = [Line("calibrated on images distilled from the network")] if distilled else []
     held = f"T = {', '.join(map(str, found['T']))}; {found['nodes']} operations; {size(found['bytes'])} in all"
-    return Outcome(found, [Table(f"{path}: bytes", columns, rows), *lines, Line(held)])
+    tables = [Table(f"{path}: bytes", columns, rows), *time_tables(found["timing"])]
+    return Outcome(found, [*tables, *lines, Line(held)])
 
 
 def check_model(

@@ -10,7 +10,9 @@ from typing import Any
 from torch import Tensor, equal, nn
 
 from spikecal.analysis.evaluate import original
+from spikecal.analysis.inspection import inspect
 from spikecal.analysis.summary import Summary
+from spikecal.analysis.timing import timings
 from spikecal.conversion import convert
 from spikecal.data.card import Card
 from spikecal.data.images import Data, Unreadable, readable
@@ -24,7 +26,6 @@ from spikecal.pipeline import Pipeline
 from spikecal.progress import Progress
 from spikecal.report.source import Source
 from spikecal.result import Result
-from spikecal.snn.file import inspect
 from spikecal.snn.origin import Timings
 from spikecal.tasks.classifier_training import train_classifier
 from spikecal.tasks.classifiers import load_networks, look_at_classifiers
@@ -43,6 +44,7 @@ from spikecal.tasks.pages import Written, report_result
 from spikecal.tasks.requests import Conversion, Evaluation, Reporting, Training
 from spikecal.tasks.summary import measure, records_table, steps_table, summary_table
 from spikecal.tasks.task import Labelled, Looked, Part, Say
+from spikecal.tasks.waiting import waiting_lines
 from spikecal.zoo.models import build_model, load_model, random_images
 
 TIMED = 16  # images of the pass that the estimate of the time comes from
@@ -180,7 +182,7 @@ class _Made:
 
     def facts(self) -> dict[str, Any]:
         """For machines."""
-        facts = {**self.asked.facts(), "unreadable": unreadable_facts(self.unreadable)}
+        facts = {**self.asked.facts(self.result), "unreadable": unreadable_facts(self.unreadable)}
         facts |= {"seconds": self.seconds, "phases": self.result.timings.to_dict()}
         facts |= {"summary": self.summary and self.summary.to_dict()}
         facts |= {} if self.distilled is None else {"distilled": self.distilled.facts()}
@@ -193,6 +195,7 @@ class _Made:
         parts: list[Table | Line] = [records_table(self.result.records, longest)]
         if self.summary is not None:
             parts.append(summary_table(str(file), self.summary))
+        parts += waiting_lines(timings(self.result))
         parts += unreadable_lines(self.unreadable)
         parts += asides([] if self.distilled is None else [f"distilled: {note}" for note in self.distilled.notes])
         parts += asides([f"no summary: {self.why}"] if self.why and self.asked.test > 0 else [])

@@ -4,11 +4,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from spikecal.analysis.timing import timings
+from spikecal.arguments import choices_of
 from spikecal.calibration.calibrators import Weights
 from spikecal.errors import ConfigError
 from spikecal.pipeline import THRESHOLDS, Pipeline, Rounding
 from spikecal.pipeline import resolve as preset
 from spikecal.progress import Progress
+from spikecal.result import Result
 from spikecal.snn.network import Readout
 from spikecal.training.recipes import Recipe, resolve
 
@@ -52,7 +55,8 @@ class Conversion:
     weights: Path | None
     data: str | None
     data_root: Path | None
-    steps: list[int]
+    steps: list[int] | None  # None: chosen for the latency
+    latency: str | None  # of each network: steps, or a multiple of T such as 2x
     pipeline: Pipeline
     images: int | None  # of every part, where the pipeline's own numbers are not wanted
     keep: tuple[str, ...]
@@ -65,10 +69,14 @@ class Conversion:
     strict: bool
     report: Path | None  # the page to write
 
+    def __post_init__(self) -> None:
+        choices_of(self.steps, self.latency)  # before a network or an image is read
+
     def settings(self, progress: Progress | None) -> dict[str, Any]:
         """What converting takes beside the network and its images, whichever the task."""
         return {
             "T": self.steps,
+            "latency": self.latency,
             "pipeline": self.pipeline,
             "seed": self.seed,
             "workdir": self.workdir,
@@ -77,13 +85,14 @@ class Conversion:
             "progress": progress,
         }
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self, result: Result) -> dict[str, Any]:
         """For machines: what came of it begins with these."""
         return {
             "file": str(self.output),
             "bytes": self.output.stat().st_size,
             "model": self.model,
-            "T": self.steps,
+            "T": sorted(result.networks),
+            "timing": [found.to_dict() for found in timings(result)],
             "pipeline": self.pipeline.to_dict(),
             "seed": self.seed,
         }
