@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
+from spikecal.calibration.regression import ClosedFormWeights
 from spikecal.calibration.temporal import TemporalBias
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Quantiser, Threshold
 from spikecal.calibration.whole import NetworkPhase
@@ -22,6 +23,7 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
     "bias": Bias,
     "potential": Potential,
     "weights": Weights,
+    "closed-form-weights": ClosedFormWeights,
     "temporal": TemporalBias,
 }
 NETWORK_PHASES: dict[str, type[NetworkPhase]] = {}
@@ -68,7 +70,7 @@ class Pipeline:
     @property
     def learns(self) -> bool:
         """Whether weights are calibrated; the ANN is then no longer in the network."""
-        return any(isinstance(calibrator, Weights) for calibrator in self.calibrators)
+        return any(calibrator.learns for calibrator in self.calibrators)
 
     @property
     def images(self) -> int:

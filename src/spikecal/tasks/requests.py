@@ -37,7 +37,7 @@ def pipeline_of(
     if images is not None:
         result = result.with_images(images)
     if iterations is not None:
-        if not result.learns:
+        if not any(isinstance(calibrator, Weights) for calibrator in result.calibrators):
             raise ConfigError("--iterations is for weights calibration, not in this pipeline: use --pipeline acp")
         result = result.changed(Weights, iterations=iterations)
     return result
