@@ -40,8 +40,8 @@ _HOMES = {
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "ACP", "BASELINE", "Bias", "ClosedFormWeights", "ConfigError", "ConversionError", "DataError", "Distilled", "Evaluation", "FileError",
-    "Inversion", "LCP",
+    "ACP", "BASELINE", "Bias", "ClosedFormWeights", "ConfigError", "ConversionError", "DataError", "Distilled",
+    "Evaluation", "FileError", "Inversion", "LCP",
     "MAXACT", "MMSE", "MaxAct", "PC", "PERCENTILE", "Percentile", "Pipeline", "Potential", "Result", "Run",
     "SpikecalError", "SpikingNetwork", "TemporalBias", "Weights", "convert", "detection", "distill",
     "evaluate", "inspect", "load",

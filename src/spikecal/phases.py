@@ -78,6 +78,7 @@ def set_neurons(
 ) -> None:
     """Give every layer its kind of neuron, its threshold and the half step of rounding."""
     largest = pipeline.neuron.alphabet[-1]
+    early, steadily = pipeline.half_step
     for stage in network.stages:
         op = stage.end.op
         if not isinstance(op, Spike):
@@ -87,8 +88,8 @@ def set_neurons(
         reach = pipeline.threshold.solve(histograms[stage.name], network.T * largest, pipeline.quantiser).to(dtype)
         theta = (reach if op.clip is None else reach.clamp(max=op.clip)) / largest
         op.theta = frozen(theta)
-        op.bias = frozen(theta / (2 * network.T)) if pipeline.rounding == "bias" else None
-        op.v_init = frozen(theta / 2) if pipeline.rounding == "potential" else None
+        op.bias = frozen(steadily * theta / (2 * network.T)) if steadily else None
+        op.v_init = frozen(early * theta / 2) if early else None
     if len(pipeline.neuron.alphabet) > 2:
         set_pool_units(network.graph, shapes)
 

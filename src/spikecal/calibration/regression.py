@@ -3,7 +3,6 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 
 import torch
@@ -18,7 +17,7 @@ from spikecal.graph.ops import Add, ChannelAffine, Conv, Linear, Op, Spike
 from spikecal.graph.stages import Stage
 from spikecal.tensors import channels_last
 
-ROWS = 200_000  # positions that weights are fitted to, at most
+ROWS = 50_000  # positions that weights are fitted to, at most; F features cost F / ROWS of the error that is left
 ROW_FLOATS = 1 << 25  # numbers that all features of these positions may hold together
 ROWS_PER_FEATURE = 8  # never fewer than these for lack of room
 PART = 8192  # rows that are multiplied at once in float64
@@ -26,20 +25,20 @@ PART = 8192  # rows that are multiplied at once in float64
 
 @dataclass(frozen=True, kw_only=True)
 class ClosedFormWeights(Calibrator):
-    """`W = W0 + (Z* - P0)' X/n (X'X/n + ridge mean(diag X'X/n) I)^-1`: ridge regression of a stage's weights.
+    """`W = W0 + (Z - P0)' X/n (X'X/n + c I)^-1`, c being `ridge` times the mean of the diagonal of X'X/n.
 
-    The rows of X are what the weights see of the mean spikes at one position (im2col), centred; what that leaves goes
-    into the bias, which is not penalised. P0 is the current that arrives with the present weights W0, with what the
-    neuron adds of its own but for the half step of rounding, and Z* the ANN's pre-activation. Where that is not
-    positive, any prediction P <= 0 is as good: Z* = min(P, 0). Likewise Z* = max(P, theta) where it is above
-    theta, the most that neurons can emit. So Z* is taken anew `rounds` times, on the same factor; each time the error falls.
+    Ridge regression. A row of X is what the weights see at one position (im2col) of the mean spikes that arrive, less
+    the mean of all rows; what remains of Z - P0 on average goes into the bias, without a penalty. P0 is what arrives
+    with the present weights W0, and Z what should: the ANN's pre-activation z. Where z <= 0 every current P <= 0 is as
+    right, so that Z = min(P, 0); where z >= theta, the most that neurons emit, Z = max(P, theta). P changes with the
+    weights: Z is taken anew in each of several `rounds`, with the same factor, and the error falls in all of them.
 
-    Weights that are summed are fitted together: what a skip connection gets wrong is corrected by its partner. Weights
-    behind which there is more than sums and channel scales, such as a pool, are left as they are.
+    Weights that are summed are fitted together, to all of the sum: they make up for what a skip connection gets wrong.
+    Weights with more than sums and channel scales between them and the stage's end, such as a pool, are left alone.
     """
 
     images: int = 1024
-    ridge: float = 1e-3
+    ridge: float = 1e-2
     rounds: int = 4
     label = "closed-form weights"
     guarded = True
@@ -61,11 +60,13 @@ class ClosedFormWeights(Calibrator):
         fitted = {branch.node.name for block in blocks for branch in block.branches}
         left = [node.name for node in view.stage.weighted() if node.name not in fitted]
         if left:
-            view.notes.append(f"{', '.join(left)}: not a plain term of the sum at the stage's end, weights left as they are")
+            view.notes.append(
+                f"{', '.join(left)}: not a plain term of the sum at the stage's end, weights left as they are"
+            )
         if not blocks:
             return Update()
         rows = gather(view, blocks, self.images)
-        shifts = blocks[0].dim == view.channel_from_end
+        shifts = blocks[0].dim == view.channel or blocks[0].dim + len(view.shapes[0][view.stage.name]) == view.channel
         fits = [Fit(block, features, self.ridge, shifts) for block, features in zip(blocks, rows.features, strict=True)]
         predicted = rows.predicted
         for _ in range(self.rounds):
@@ -148,52 +149,49 @@ def output_dim(op: Op) -> int:
 
 @dataclass(frozen=True)
 class Rows:
-    """Some positions of all images: features `[groups, n, F]` of each block, `[n, O]` predicted and in the ANN."""
+    """Some positions of all images: features `[groups, n, F]` of each block, and what the sum at the end is there.
+
+    `predicted` `[n, O]` is what arrives with the present weights; all values from `low` to `high` are equally right.
+    """
 
     features: list[Tensor]
     predicted: Tensor
-    ann: Tensor
-    most: Tensor | None  # [O]: what neurons can emit
+    low: Tensor
+    high: Tensor
 
     def wanted(self, predicted: Tensor) -> Tensor:
-        """The nearest values to the predicted ones that are as good as the ANN's."""
-        if self.most is None:
-            return self.ann
-        wanted = torch.where(self.ann > 0, self.ann, predicted.clamp(max=0))
-        return torch.where(self.ann < self.most, wanted, torch.maximum(predicted, self.most))
+        """The nearest right values to these."""
+        return predicted.clamp(self.low, self.high)
 
 
 def gather(view: StageView, blocks: Sequence[Block], images: int) -> Rows:
-    """Features and values at positions drawn by the stage's seed, as many of each image as memory and time allow."""
-    stage, dim, end = view.stage, blocks[0].dim, view.stage.end.op
-    calls = view.first_calls(images)
-    generator = torch.Generator().manual_seed(view.seed)
-    available = [prod(positions(view, call, dim)) for call in calls]
-    wanted = row_count(blocks, sum(available))
-    parts: list[list[Tensor]] = []
-    before = 0
-    for call, count in zip(calls, available, strict=True):
-        share = (before + count) * wanted // sum(available) - before * wanted // sum(available)
-        before += count
-        chosen = torch.randperm(count, generator=generator)[:share].sort().values
-        where = torch.unravel_index(chosen.to(view.cache.device), positions(view, call, dim))
-        inputs = {name: view.mean_value(name, call) for name in stage.inputs}
-        values = mean_values(stage, inputs, view.shapes[call.start])
-        arriving = values[stage.end.inputs[0]]
-        predicted, ann = effective(end, arriving, view.T), view.ann_current(call)
-        if not isinstance(end, Spike):
-            ann = view.ann.end.op(ann)
-        found = [features(block, values, where) for block in blocks]
-        parts.append([*found, *(value.movedim(dim, -1)[where] for value in (predicted, ann))])
-    *seen, predicted, ann = (torch.cat(some, -2) for some in zip(*parts, strict=True))
-    most = None
-    if isinstance(end, Spike):
-        most = end.neuron.alphabet[-1] * end.height(ann.ndim).double()
-    return Rows(seen, predicted.double(), ann.double(), most)
+    """Rows of positions drawn by the stage's seed, as many as memory and time allow, evenly from all images."""
+    calls, dim = view.first_calls(images), blocks[0].dim
+    sizes = [positions(view, call, dim) for call in calls]
+    total, generator = sum(map(prod, sizes)), torch.Generator().manual_seed(view.seed)
+    wanted = row_count(blocks, total)
+    found, passed = [], 0
+    for call, size in zip(calls, sizes, strict=True):
+        before, passed = passed, passed + prod(size)
+        share = passed * wanted // total - before * wanted // total
+        chosen = torch.randperm(prod(size), generator=generator)[:share].sort().values
+        found.append(_rows(view, blocks, call, torch.unravel_index(chosen.to(view.cache.device), size)))
+    *features, predicted, low, high = (torch.cat(parts, -2) for parts in zip(*found, strict=True))
+    return Rows(features, predicted.double(), low.double(), high.double())
+
+
+def _rows(view: StageView, blocks: Sequence[Block], call: range, where: tuple[Tensor, ...]) -> list[Tensor]:
+    """Of one call: the features of every block, what is predicted, and the bounds of what is right."""
+    stage, end = view.stage, view.stage.end
+    inputs = {name: view.mean_value(name, call) for name in stage.inputs}
+    values = mean_values(stage, inputs, view.shapes[call.start])
+    rows = [features(block, values, where) for block in blocks]
+    ends = effective(end.op, values[end.inputs[0]], view.T), *bounds(end.op, view.ann_current(call))
+    return [*rows, *(value.movedim(blocks[0].dim, -1)[where] for value in ends)]
 
 
 def positions(view: StageView, call: range, dim: int) -> tuple[int, ...]:
-    """Images of a call, and positions of each."""
+    """How many images a call has, and positions along each dimension but that of the channels."""
     shape = list(view.shapes[call.start][view.stage.name])
     shape[0] = sum(view.counts[batch] for batch in call)
     del shape[dim]
@@ -201,20 +199,32 @@ def positions(view: StageView, call: range, dim: int) -> tuple[int, ...]:
 
 
 def row_count(blocks: Sequence[Block], available: int) -> int:
+    """As many rows as there are, or as their features leave room for."""
     columns = [sum(branch.op.weight[0].numel() for branch in block.branches) for block in blocks]
     width = sum(block.groups * count for block, count in zip(blocks, columns, strict=True))
     return min(available, ROWS, max(ROW_FLOATS // width, ROWS_PER_FEATURE * max(columns)))
 
 
 def effective(end: Op, current: Tensor, T: int) -> Tensor:
-    """The mean current as a neuron takes it that would pass it on but for rounding; a joint does pass it on.
+    """What is passed on for a mean current I, were it not clipped: of neurons, on average over what a floor cuts off.
 
-    The neuron emits `theta/T floor((T I + own charge) / theta)`. A floor takes half a step, on average.
+    They emit `theta/T floor((T I + own charge) / theta)`, and half a step of theta/T is cut off on average.
     """
     if not isinstance(end, Spike):
         return end(current)
     cells = end.cells(current.ndim)
     return current + (cells.own_charge(T) - cells.theta / 2) / T
+
+
+def bounds(end: Op, z: Tensor) -> tuple[Tensor, Tensor]:
+    """The least and the greatest current that are as right as the ANN's, z: neurons emit nothing below 0."""
+    if not isinstance(end, Spike):
+        return z, z
+    most = end.neuron.alphabet[-1] * end.height(z.ndim)
+    return (
+        torch.where(z > 0, torch.minimum(z, most), -torch.inf),
+        torch.where(z < most, z.clamp(min=0), torch.inf),
+    )
 
 
 def features(block: Block, values: dict[str, Tensor], where: tuple[Tensor, ...]) -> Tensor:
@@ -263,14 +273,14 @@ class Fit:
     def _parts(self) -> Iterator[tuple[slice, Tensor]]:
         for start in range(0, self._rows, PART):
             some = slice(start, start + PART)
-            yield some, self._features[:, some].double()
+            yield some, self._features[:, some]
 
     def _factored(self, ridge: float) -> Tensor:
         if self._dual:
             whole = self._features.double()
             gram = whole @ whole.mT
         else:
-            gram = torch.stack([part.mT @ part for _, part in self._parts()]).sum(0)
+            gram = _added(part.double().mT @ part.double() for _, part in self._parts())
         gram /= self._rows
         penalty = ridge * gram.diagonal(dim1=1, dim2=2).sum(1) / self._features.shape[2]
         penalty[penalty == 0] = 1.0  # nothing ever arrives
@@ -284,10 +294,10 @@ class Fit:
             inner = torch.cholesky_solve(split / self._rows, self._factor)
             self._change = self._features.double().mT @ inner
         else:
-            moment = sum(part.mT @ split[:, some] for some, part in self._parts())
+            moment = _added((part.mT @ split[:, some].to(part.dtype)).double() for some, part in self._parts())
             self._change = torch.cholesky_solve(moment / self._rows, self._factor)
         self._shift = split.mean(1, keepdim=True) if self.shifts else self._shift
-        predicted = torch.cat([part @ self._change for _, part in self._parts()], 1) + self._shift
+        predicted = self._features @ self._change.to(self._features.dtype) + self._shift
         self.predicted = predicted.transpose(0, 1).flatten(1)
 
     def _split(self, values: Tensor) -> Tensor:
@@ -308,3 +318,10 @@ class Fit:
             gain = branch.gain.unsqueeze(1)
             moved = torch.where(gain == 0, 0, part / gain).reshape(weight.shape)
             yield branch.node.name, channels_last((weight + moved).to(weight.dtype))
+
+
+def _added(parts: Iterator[Tensor]) -> Tensor:
+    total = next(parts)
+    for part in parts:
+        total += part
+    return total

@@ -72,11 +72,6 @@ class StageView:
         return int(op.channel)  # type: ignore[arg-type]  # Spike and Joint both have one
 
     @property
-    def channel_from_end(self) -> int:
-        """The same dimension, counted from the end."""
-        return self.channel - (len(self.shapes[0][self.stage.name]) if self.channel >= 0 else 0)
-
-    @property
     def spike(self) -> Spike:
         """The neurons of a stage that has some."""
         op = self.stage.end.op
