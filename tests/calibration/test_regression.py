@@ -106,7 +106,7 @@ class Sum(nn.Module):
         return self.second(x) - (self.skip(x) + x) * self.scale
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.current(self.hidden(x)))
+        return F.relu(self.current(self.hidden(x))).mean((2, 3))
 
 
 def one_sided(z: Tensor, predicted: Tensor, most: Tensor) -> Tensor:
@@ -146,6 +146,19 @@ def test_neurons_have_a_one_sided_target_that_is_taken_anew_in_every_round() -> 
         variance = (rows - rows.mean(0)).square().mean()
         objectives.append(float(error + len(rows) * RIDGE * variance * change.square().sum()))
     assert objectives == sorted(objectives, reverse=True) and objectives[-1] < 0.999 * objectives[0]
+
+
+@pytest.mark.usefixtures("unguarded")
+def test_an_output_that_is_an_activation_is_read_without_a_bias_and_fitted_so() -> None:
+    class Features(Sum):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.relu(self.second(self.hidden(x)))
+
+    model, x = Features().eval().requires_grad_(False), images(64)
+    before, after = (spikecal.convert(model, x, T=4, pipeline=pipeline).snn for pipeline in (Pipeline(), only()))
+    assert (model(x) - after(x)).square().sum() < (model(x) - before(x)).square().sum()
+    op = after.stages[1].end.op
+    assert torch.equal(op.bias, op.theta / 8)  # type: ignore[arg-type,operator]
 
 
 class Unfit(nn.Module):

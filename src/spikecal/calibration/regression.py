@@ -1,5 +1,6 @@
 """Weights in closed form: ridge regression from the mean spikes that really arrive to the ANN's pre-activations."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ class ClosedFormWeights(Calibrator):
         if not blocks:
             return Update()
         rows = gather(view, blocks, self.images)
-        shifts = blocks[0].dim == view.channel or blocks[0].dim + len(view.shapes[0][view.stage.name]) == view.channel
+        shifts = has_bias(view, blocks[0].dim)
         fits = [Fit(block, features, self.ridge, shifts) for block, features in zip(blocks, rows.features, strict=True)]
         predicted = rows.predicted
         for _ in range(self.rounds):
@@ -76,8 +77,7 @@ class ClosedFormWeights(Calibrator):
                 predicted = others + fit.predicted
         bias = torch.stack([fit.bias for fit in fits]).sum(0) if shifts else None
         weights = {name: weight for fit in fits for name, weight in fit.weights()}
-        dtype = view.target(view.calls[0]).dtype
-        return Update(weights=weights, bias=None if bias is None else bias.to(dtype))
+        return Update(weights=weights, bias=None if bias is None else bias.to(next(iter(weights.values())).dtype))
 
 
 # -- which weights -----------------------------------------------------------------------------------------------------
@@ -110,8 +110,8 @@ def blocks_of(view: StageView) -> list[Block]:
     found: dict[tuple[int, int], list[Branch]] = defaultdict(list)
     end = view.stage.name
     for node, gain in gains(view.stage):
-        dim, scale = output_dim(node.op), torch.as_tensor(gain)
-        channels = node.op.tensors()["weight"].shape[0]
+        weight = node.op.tensors()["weight"]
+        dim, channels, scale = output_dim(node.op), len(weight), torch.as_tensor(gain, device=weight.device)
         same = all(tuple(shapes[node.name][1:]) == tuple(shapes[end][1:]) for shapes in view.shapes)
         if same and (scale.numel() == 1 or scale.numel() == scale.shape[dim] == channels):
             groups = node.op.groups if isinstance(node.op, Conv) else 1
@@ -142,6 +142,15 @@ def gains(stage: Stage) -> Iterator[tuple[Node, Tensor | float]]:
 def output_dim(op: Op) -> int:
     """The dimension of the output channels, from the end."""
     return 1 - op.weight.ndim if isinstance(op, Conv) else -1
+
+
+def has_bias(view: StageView, dim: int) -> bool:
+    """Whether the stage's end has a bias for channels at dimension `dim` that counts wherever the stage is read.
+
+    An output that is itself an activation is read without the bias of its neurons.
+    """
+    ndim = len(view.shapes[0][view.stage.name])
+    return dim % ndim == view.channel % ndim and not (view.output and view.stage.spiking)
 
 
 # -- what they are fitted to -------------------------------------------------------------------------------------------
@@ -182,11 +191,11 @@ def gather(view: StageView, blocks: Sequence[Block], images: int) -> Rows:
 
 def _rows(view: StageView, blocks: Sequence[Block], call: range, where: tuple[Tensor, ...]) -> list[Tensor]:
     """Of one call: the features of every block, what is predicted, and the bounds of what is right."""
-    stage, end = view.stage, view.stage.end
+    stage = view.stage
     inputs = {name: view.mean_value(name, call) for name in stage.inputs}
     values = mean_values(stage, inputs, view.shapes[call.start])
     rows = [features(block, values, where) for block in blocks]
-    ends = effective(end.op, values[end.inputs[0]], view.T), *bounds(end.op, view.ann_current(call))
+    ends = at_the_end(view, call, values[stage.end.inputs[0]])
     return [*rows, *(value.movedim(blocks[0].dim, -1)[where] for value in ends)]
 
 
@@ -205,26 +214,23 @@ def row_count(blocks: Sequence[Block], available: int) -> int:
     return min(available, ROWS, max(ROW_FLOATS // width, ROWS_PER_FEATURE * max(columns)))
 
 
-def effective(end: Op, current: Tensor, T: int) -> Tensor:
-    """What is passed on for a mean current I, were it not clipped: of neurons, on average over what a floor cuts off.
+def at_the_end(view: StageView, call: range, current: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What a mean current comes to, and the least and the greatest that are as right as the ANN's value.
 
-    They emit `theta/T floor((T I + own charge) / theta)`, and half a step of theta/T is cut off on average.
+    Neurons emit `theta/T floor((T I + own charge) / theta)`, and half a step of theta/T is cut off on average. They
+    emit nothing below 0, and theta at most. An output of the network is read as the activation of its current alone.
     """
+    end = view.stage.end.op
     if not isinstance(end, Spike):
-        return end(current)
-    cells = end.cells(current.ndim)
-    return current + (cells.own_charge(T) - cells.theta / 2) / T
-
-
-def bounds(end: Op, z: Tensor) -> tuple[Tensor, Tensor]:
-    """The least and the greatest current that are as right as the ANN's, z: neurons emit nothing below 0."""
-    if not isinstance(end, Spike):
-        return z, z
-    most = end.neuron.alphabet[-1] * end.height(z.ndim)
-    return (
-        torch.where(z > 0, torch.minimum(z, most), -torch.inf),
-        torch.where(z < most, z.clamp(min=0), torch.inf),
-    )
+        target = view.target(call)
+        return end(current), target, target
+    z, cells = view.ann_current(call), end.cells(current.ndim)
+    most: Tensor | float = math.inf if end.clip is None else end.clip
+    if not view.output:
+        most = end.neuron.alphabet[-1] * cells.theta
+        current = current + (cells.own_charge(view.T) - cells.theta / 2) / view.T
+    low = torch.where(z > 0, z.clamp(max=torch.as_tensor(most).to(z)), -torch.inf)
+    return current, low, torch.where(z < most, z.clamp(min=0), torch.inf)
 
 
 def features(block: Block, values: dict[str, Tensor], where: tuple[Tensor, ...]) -> Tensor:
@@ -254,12 +260,12 @@ class Fit:
     """Ridge regression on the features of one block; `predicted` `[n, O]` is what the change adds to the current."""
 
     def __init__(self, block: Block, features: Tensor, ridge: float, shifts: bool) -> None:
-        """`shifts`: whether there is a bias to fit, too."""
+        """`shifts`: whether there is a bias to fit, too. The features are taken over, and change."""
         self.block, self.shifts, self._rows = block, shifts, features.shape[1]
         self._mean = features.mean(1, keepdim=True, dtype=torch.float64)
         if not shifts:
             self._mean.zero_()
-        self._features = features - self._mean.to(features.dtype)
+        self._features = features.sub_(self._mean.to(features.dtype))
         self._change = self._mean.new_zeros(())
         self._shift = self._mean.new_zeros(())
         self.predicted = self._mean.new_zeros(())
@@ -282,8 +288,9 @@ class Fit:
         else:
             gram = _added(part.double().mT @ part.double() for _, part in self._parts())
         gram /= self._rows
-        penalty = ridge * gram.diagonal(dim1=1, dim2=2).sum(1) / self._features.shape[2]
-        penalty[penalty == 0] = 1.0  # nothing ever arrives
+        variance = gram.diagonal(dim1=1, dim2=2).sum(1) / self._features.shape[2]
+        lost = torch.finfo(self._features.dtype).eps * self._mean.square().mean((1, 2))
+        penalty = torch.where(variance > lost, ridge * variance, 1.0)  # else the same arrives everywhere, or nothing
         gram.diagonal(dim1=1, dim2=2).add_(penalty.unsqueeze(1))
         return torch.linalg.cholesky(gram)
 

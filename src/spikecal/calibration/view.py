@@ -54,7 +54,9 @@ class StageView:
         shapes: Sequence[Shapes],
         seed: int,
         together: int = 1,
+        output: bool = False,
     ) -> None:
+        self.output = output  # of the network
         self.ann, self.stage, self.T, self.cache = ann, stage, windows.T, cache
         self.wait, self.charges = windows.waits.get(stage.name, 0), windows.charges(stage)
         self.counts, self.marks, self.shapes, self.seed = counts, sorted(set(marks)), shapes, seed
