@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from weights import Subject
 
 import spikecal
 from spikecal import LCP, PC, Bias, ClosedFormWeights, Pipeline, Potential, TemporalBias
@@ -74,17 +75,6 @@ PIPELINES = {
     "closed form, bias, temporal bias, rounding split": replace(STEPWISE, rounding="split"),
     "closed form, bias, temporal bias, two sweeps": replace(STEPWISE, sweeps=(ALL, ALL)),
 }
-
-
-@dataclass(frozen=True, eq=False)
-class Subject:
-    """A network with images to calibrate on, to compare on and to test on."""
-
-    model: nn.Module
-    seen: Tensor
-    others: Tensor
-    test: Tensor
-    labels: Tensor
 
 
 def main(steps: list[int]) -> None:
