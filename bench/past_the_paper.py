@@ -17,7 +17,6 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from weights import Subject
 
 import spikecal
 from spikecal import LCP, PC, Bias, ClosedFormWeights, Pipeline, Potential, TemporalBias
@@ -32,6 +31,7 @@ from spikecal.files import write_whole
 from spikecal.graph.stages import Stage
 from spikecal.reproduce.cells import machine
 from spikecal.zoo.models import load_model
+from weights import Subject
 
 RESULT = Path(__file__).parent / "results" / "past_the_paper.json"
 HELD_OUT, BATCH, STEPS = 256, 64, (4, 8, 16)
