@@ -11,6 +11,7 @@ from spikecal.calibration.cache import Cache
 from spikecal.calibration.calibrators import Calibrator, Weights
 from spikecal.calibration.histogram import PARTS, Histogram
 from spikecal.calibration.images import Inputs, batches
+from spikecal.calibration.regression import ClosedFormWeights
 from spikecal.calibration.sweep import StageRecord, Sweep, observe
 from spikecal.calibration.whole import NetworkPhase, Whole
 from spikecal.graph.graph import Graph
@@ -24,6 +25,7 @@ from spikecal.workdir import Workdir
 
 WORKING_VALUES = 8  # values of one kernel call that are alive at once, besides what is cached
 MEASURED = 128  # images of a sweep that only measures
+REGRESSING = 6  # passes of the ANN that closed-form weights cost an image, about
 SAVE_SECONDS = 10  # between two states of a phase on the whole network: what a killed process may lose
 
 
@@ -78,6 +80,7 @@ def set_neurons(
 ) -> None:
     """Give every layer its kind of neuron, its threshold and the half step of rounding."""
     largest = pipeline.neuron.alphabet[-1]
+    early, steadily = pipeline.half_step
     for stage in network.stages:
         op = stage.end.op
         if not isinstance(op, Spike):
@@ -87,8 +90,8 @@ def set_neurons(
         reach = pipeline.threshold.solve(histograms[stage.name], network.T * largest, pipeline.quantiser).to(dtype)
         theta = (reach if op.clip is None else reach.clamp(max=op.clip)) / largest
         op.theta = frozen(theta)
-        op.bias = frozen(theta / (2 * network.T)) if pipeline.rounding == "bias" else None
-        op.v_init = frozen(theta / 2) if pipeline.rounding == "potential" else None
+        op.bias = frozen(steadily * theta / (2 * network.T)) if steadily else None
+        op.v_init = frozen(early * theta / 2) if early else None
     if len(pipeline.neuron.alphabet) > 2:
         set_pool_units(network.graph, shapes)
 
@@ -135,6 +138,7 @@ def image_passes(phase: Phase, images: int, T: int) -> float:
     if isinstance(phase, NetworkPhase):
         return phase.passes(images, T)
     solving = sum(3 * c.iterations * c.batch for c in phase if isinstance(c, Weights))
+    solving += sum(REGRESSING * min(c.images, images) for c in phase if isinstance(c, ClosedFormWeights))
     return images * (1 + 1.5 * T) + solving
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
+from spikecal.calibration.regression import ClosedFormWeights
 from spikecal.calibration.temporal import TemporalBias
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Quantiser, Threshold
 from spikecal.calibration.whole import NetworkPhase
@@ -14,14 +15,16 @@ from spikecal.errors import ConfigError
 from spikecal.neurons import NEURONS, IntegrateAndFire, Neuron, known_neuron
 from spikecal.settings import check_types, from_toml, preset
 
-Rounding = Literal["floor", "bias", "potential"]
-ROUNDINGS = ("floor", "bias", "potential")
+Rounding = Literal["floor", "bias", "potential", "split"]
+ROUNDINGS = ("floor", "bias", "potential", "split")
+EVENLY = 0.5  # kappa, where rounding is split and nobody says how
 
 THRESHOLDS: dict[str, type[Threshold]] = {"maxact": MaxAct, "percentile": Percentile, "mmse": MMSE}
 CALIBRATORS: dict[str, type[Calibrator]] = {
     "bias": Bias,
     "potential": Potential,
     "weights": Weights,
+    "closed-form weights": ClosedFormWeights,
     "temporal bias": TemporalBias,
 }
 NETWORK_PHASES: dict[str, type[NetworkPhase]] = {}
@@ -35,7 +38,8 @@ class Pipeline:
     """How a network is converted.
 
     `rounding` is how the half step of ClipRound enters: `bias` (theta/2T at every step, the paper's text),
-    `potential` (v(0) = theta/2) or not at all (`floor`). `sweeps` are its phases, in order. Most are passes over the
+    `potential` (v(0) = theta/2), `split` (the share `kappa` of it by potential, the rest by bias) or not at all
+    (`floor`). `sweeps` are its phases, in order. Most are passes over the
     network, front to back: a tuple of calibrators that a stage goes through before the next stage's turn. Others work
     on the whole network at once.
     """
@@ -44,16 +48,34 @@ class Pipeline:
     rounding: Rounding = "bias"
     sweeps: tuple[Phase, ...] = ()
     neuron: Neuron = IntegrateAndFire()
+    kappa: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.neuron, Neuron):
             raise ConfigError(f"a pipeline's neuron is an object such as IntegrateAndFire(), not {self.neuron!r}")
         if self.rounding not in ROUNDINGS:
             raise ConfigError(f"rounding is one of {', '.join(ROUNDINGS)}, not {self.rounding!r}")
+        self._check_kappa()
         if not isinstance(self.threshold, Threshold):
             raise ConfigError(f"a threshold is MaxAct(), Percentile() or MMSE(), not {self.threshold!r}")
         if not _are_sweeps(self.sweeps):
             raise ConfigError(f"sweeps are tuples of calibrators in a tuple, such as ((Bias(),),), not {self.sweeps!r}")
+
+    def _check_kappa(self) -> None:
+        if self.rounding == "split" and self.kappa is None:
+            object.__setattr__(self, "kappa", EVENLY)
+        if self.kappa is None:
+            return
+        if self.rounding != "split":
+            raise ConfigError(f'kappa is for rounding="split", and rounding here is {self.rounding!r}: leave it out')
+        if type(self.kappa) not in (int, float) or not 0 <= self.kappa <= 1:
+            raise ConfigError(f"kappa is between 0 and 1, not {self.kappa!r}")
+
+    @property
+    def half_step(self) -> tuple[float, float]:
+        """The shares of rounding's half step that are there before the first step, and that come with every step."""
+        early = {"potential": 1.0, "split": self.kappa}.get(self.rounding) or 0.0
+        return early, 0.0 if self.rounding == "floor" else 1 - early
 
     @property
     def quantiser(self) -> Quantiser:
@@ -68,7 +90,7 @@ class Pipeline:
     @property
     def learns(self) -> bool:
         """Whether weights are calibrated; the ANN is then no longer in the network."""
-        return any(isinstance(calibrator, Weights) for calibrator in self.calibrators)
+        return any(calibrator.learns for calibrator in self.calibrators)
 
     @property
     def images(self) -> int:
@@ -81,6 +103,7 @@ class Pipeline:
         return {
             "threshold": _plain(self.threshold, THRESHOLDS),
             "rounding": self.rounding,
+            **({} if self.kappa is None else {"kappa": self.kappa}),
             "sweeps": [
                 _plain(phase, NETWORK_PHASES)
                 if isinstance(phase, NetworkPhase)
@@ -105,12 +128,11 @@ class Pipeline:
             if not isinstance(sweeps, list) or not all(map(_is_plain_phase, sweeps)):
                 raise ConfigError("sweeps are a list of lists of calibrators")
             changes["sweeps"] = tuple(_phase(phase) for phase in sweeps)
-        if "rounding" in settings:
-            changes["rounding"] = settings.pop("rounding")
+        changes |= {name: settings.pop(name) for name in ("rounding", "kappa") if name in settings}
         if "neuron" in settings:
             changes["neuron"] = _neuron(settings.pop("neuron"))
         if settings:
-            known = "preset, threshold, rounding, sweeps, neuron"
+            known = "preset, threshold, rounding, kappa, sweeps, neuron"
             raise ConfigError(f"a pipeline has no setting {sorted(settings)[0]!r}; it has {known}")
         return dataclasses.replace(base, **changes)
 

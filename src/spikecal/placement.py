@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikecal.calibration.calibrators import Weights
 from spikecal.calibration.divergence import ann_outputs, divergences, standard_error
 from spikecal.calibration.histogram import Histogram
 from spikecal.calibration.images import Inputs, batches
@@ -150,7 +149,7 @@ class Search:
 def without_learning(pipeline: Pipeline) -> Pipeline:
     """The pipeline with its quick calibrators alone: what placements are compared with."""
     passes = (phase for phase in pipeline.sweeps if isinstance(phase, tuple))
-    quick = (tuple(c for c in sweep if not isinstance(c, Weights)) for sweep in passes)
+    quick = (tuple(c for c in sweep if not c.learns) for sweep in passes)
     return replace(pipeline, sweeps=tuple(sweep for sweep in quick if sweep))
 
 

@@ -115,7 +115,8 @@ class Sweep:
         own = {name: self.shapes[0][name] for name in (*stage.inputs, *(node.name for node in stage.nodes))}
         together = images_per_call(own, self.network.T) if self.grouping else 1
         seed = self.seed + number
-        view = StageView(ann, stage, self.network.windows, self.cache, counts, self.marks, self.shapes, seed, together)
+        settings = counts, self.marks, self.shapes, seed, together, stage.name in self.ann.outputs()
+        view = StageView(ann, stage, self.network.windows, self.cache, *settings)
         applicable = [c for c in self.calibrators if c.applies(stage)]
         view.prepare()
         errors = [("before", view.simulate(keep=not applicable).error)]

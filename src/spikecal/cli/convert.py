@@ -54,6 +54,12 @@ def convert(
         int | None, typer.Option(min=1, metavar="N", help="Of weights calibration, a stage. (default 5,000)")
     ] = None,
     rounding: Annotated[options.Rounding | None, typer.Option(help="How rounding enters. (default bias)")] = None,
+    kappa: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="With --rounding split: the share by potential; the rest is by bias. (default 0.5)"
+        ),
+    ] = None,
     threshold: Annotated[
         options.Threshold | None, typer.Option(help="How thresholds are found. (default mmse)")
     ] = None,
@@ -81,8 +87,9 @@ def convert(
     from spikecal.tasks.requests import Conversion, pipeline_of
 
     settings = pipeline_of(
-        pipeline, config, images=images, iterations=iterations, rounding=rounding, threshold=threshold, per=per
-    )
+        pipeline, config, images=images, iterations=iterations, rounding=rounding, kappa=kappa, threshold=threshold,
+        per=per,
+    )  # fmt: skip
     budget = None if memory is None else parse_bytes(memory)
     check_output(output)
     if report is not None:

@@ -54,7 +54,7 @@ Task = Annotated[
     Literal["classify", "detect"] | None,
     typer.Option(help="What the network does. (default what its name says: `spikecal models`)"),
 ]
-Rounding = Literal["floor", "bias", "potential"]
+Rounding = Literal["floor", "bias", "potential", "split"]
 Threshold = Literal["maxact", "percentile", "mmse"]
 Per = Literal["layer", "channel"]
 

@@ -23,6 +23,7 @@ def pipeline_of(
     images: int | None = None,
     iterations: int | None = None,
     rounding: Rounding | None = None,
+    kappa: float | None = None,
     threshold: str | None = None,
     per: Literal["layer", "channel"] | None = None,
 ) -> Pipeline:
@@ -31,7 +32,9 @@ def pipeline_of(
         raise ConfigError("give --pipeline or --config, not both: a file can name a preset")
     result = Pipeline.from_toml(config) if config is not None else preset(name or "lcp")
     if rounding is not None:
-        result = replace(result, rounding=rounding)
+        result = replace(result, rounding=rounding, kappa=kappa)
+    elif kappa is not None:
+        result = replace(result, kappa=kappa)
     if threshold is not None and type(result.threshold) is not THRESHOLDS[threshold]:
         old = result.threshold
         result = replace(result, threshold=THRESHOLDS[threshold](per=old.per, images=old.images))
@@ -40,7 +43,7 @@ def pipeline_of(
     if images is not None:
         result = result.with_images(images)
     if iterations is not None:
-        if not result.learns:
+        if not any(isinstance(calibrator, Weights) for calibrator in result.calibrators):
             raise ConfigError("--iterations is for weights calibration, not in this pipeline: use --pipeline acp")
         result = result.changed(Weights, iterations=iterations)
     return result
