@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from spikecal import detection
     from spikecal.analysis.evaluate import Evaluation, evaluate
     from spikecal.calibration.calibrators import Bias, Potential, Weights
+    from spikecal.calibration.finetune import FineTune
     from spikecal.calibration.temporal import TemporalBias
     from spikecal.calibration.threshold import MMSE, MaxAct, Percentile
     from spikecal.conversion import convert
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "spikecal.analysis.evaluate": ("Evaluation", "evaluate"),
     "spikecal.calibration.calibrators": ("Bias", "Potential", "Weights"),
+    "spikecal.calibration.finetune": ("FineTune",),
     "spikecal.calibration.temporal": ("TemporalBias",),
     "spikecal.calibration.threshold": ("MMSE", "MaxAct", "Percentile"),
     "spikecal.conversion": ("convert",),
@@ -39,7 +41,7 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "ACP", "BASELINE", "Bias", "ConfigError", "ConversionError", "DataError", "Distilled", "Evaluation", "FileError",
-    "Inversion", "LCP",
+    "FineTune", "Inversion", "LCP",
     "MAXACT", "MMSE", "MaxAct", "PC", "PERCENTILE", "Percentile", "Pipeline", "Potential", "Result", "Run",
     "SpikecalError", "SpikingNetwork", "TemporalBias", "Weights", "convert", "detection", "distill",
     "evaluate", "inspect", "load",

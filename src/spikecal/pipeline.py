@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
+from spikecal.calibration.finetune import FineTune
 from spikecal.calibration.temporal import TemporalBias
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Quantiser, Threshold
 from spikecal.calibration.whole import NetworkPhase
@@ -24,7 +25,7 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
     "weights": Weights,
     "temporal bias": TemporalBias,
 }
-NETWORK_PHASES: dict[str, type[NetworkPhase]] = {}
+NETWORK_PHASES: dict[str, type[NetworkPhase]] = {"finetune": FineTune}
 
 Phase = tuple[Calibrator, ...] | NetworkPhase
 Part = TypeVar("Part", bound=Calibrator | NetworkPhase)
@@ -67,8 +68,9 @@ class Pipeline:
 
     @property
     def learns(self) -> bool:
-        """Whether weights are calibrated; the ANN is then no longer in the network."""
-        return any(isinstance(calibrator, Weights) for calibrator in self.calibrators)
+        """Whether weights change; the ANN is then no longer in the network."""
+        whole = any(phase.learns for phase in self.sweeps if isinstance(phase, NetworkPhase))
+        return whole or any(isinstance(calibrator, Weights) for calibrator in self.calibrators)
 
     @property
     def images(self) -> int:
