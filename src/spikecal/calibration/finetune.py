@@ -43,13 +43,13 @@ class FineTune(NetworkPhase):
     learns = True
 
     def __post_init__(self) -> None:
-        if self.iterations < 1 or self.batch < 1:
-            raise ConfigError("fine-tuning needs at least one iteration of at least one image")
+        super().__post_init__()
+        if self.batch < 1:
+            raise ConfigError("fine-tuning needs a batch of at least one image")
         if not (self.lr > 0 and self.temperature > 0):
             raise ConfigError(f"rate and temperature are positive, not {self.lr} and {self.temperature}")
         if not 0 <= self.shift <= 0.5:
             raise ConfigError(f"images are shifted by up to half of their side, not by {self.shift} of it")
-        super().__post_init__()
 
     @property
     def rounds(self) -> int:
