@@ -64,19 +64,23 @@ class Pipeline:
     @property
     def calibrators(self) -> list[Calibrator]:
         """Those of all sweeps, in order."""
-        return [calibrator for phase in self.sweeps if isinstance(phase, tuple) for calibrator in phase]
+        return [part for part in self.parts if isinstance(part, Calibrator)]
+
+    @property
+    def parts(self) -> list[Calibrator | NetworkPhase]:
+        """Calibrators and phases on the whole network, in order."""
+        sweeps = ((phase,) if isinstance(phase, NetworkPhase) else phase for phase in self.sweeps)
+        return [part for sweep in sweeps for part in sweep]
 
     @property
     def learns(self) -> bool:
         """Whether weights change; the ANN is then no longer in the network."""
-        whole = any(phase.learns for phase in self.sweeps if isinstance(phase, NetworkPhase))
-        return whole or any(isinstance(calibrator, Weights) for calibrator in self.calibrators)
+        return any(isinstance(part, Weights) or (isinstance(part, NetworkPhase) and part.learns) for part in self.parts)
 
     @property
     def images(self) -> int:
         """How many images all of it looks at."""
-        whole = [phase.images for phase in self.sweeps if isinstance(phase, NetworkPhase)]
-        return max([self.threshold.images, *(calibrator.images for calibrator in self.calibrators), *whole])
+        return max([self.threshold.images, *(part.images for part in self.parts)])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as in TOML and in files."""

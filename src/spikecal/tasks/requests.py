@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spikecal.calibration.calibrators import Weights
+from spikecal.calibration.finetune import FineTune
 from spikecal.errors import ConfigError
 from spikecal.pipeline import THRESHOLDS, Pipeline, Rounding
 from spikecal.pipeline import resolve as preset
@@ -39,7 +40,7 @@ def pipeline_of(
     if iterations is not None:
         if not result.learns:
             raise ConfigError("--iterations is for weights calibration, not in this pipeline: use --pipeline acp")
-        result = result.changed(Weights, iterations=iterations)
+        result = result.changed(Weights, iterations=iterations).changed(FineTune, iterations=iterations)
     return result
 
 
