@@ -61,11 +61,11 @@ class FineTune(NetworkPhase):
 
     def start(self, whole: Whole) -> State:
         values = learnable(whole.network.graph, whole.network.T, whole.set_threshold)
-        zeros = {key: torch.zeros_like(value) for key, value in values.items()}
+        mean, square = ({key: torch.zeros_like(value) for key, value in values.items()} for _ in range(2))
         targets = ann_outputs(whole.ann, batches(whole.images[: self.batch], self.batch, ()))
         variances = {} if are_scores(targets[0]) else {name: variance(name, targets) for name in targets[0]}
         scales = {name: torch.tensor(found, dtype=torch.float64) for name, found in variances.items()}
-        return _whole_state({"value": values, "mean": zeros, "square": zeros, "variance": scales})
+        return _whole_state({"value": values, "mean": mean, "square": square, "variance": scales})
 
     def advance(self, whole: Whole, state: State, number: int) -> State:
         state = {key: value.to(whole.images[0][0].device) for key, value in state.items()}
