@@ -25,7 +25,9 @@ from spikecal.reproduce.tables import find
 
 DOCS = Path(__file__).parent.parent / "docs"
 BENCH = DOCS.parent / "bench" / "results"
-BLOCK = re.compile(r"<!-- (figures|claims|why|energy|weights|waits|finetune) ([^>]+?) -->\n.*?<!-- end -->\n", re.DOTALL)
+BLOCK = re.compile(
+    r"<!-- (figures|claims|why|energy|weights|waits|finetune) ([^>]+?) -->\n.*?<!-- end -->\n", re.DOTALL
+)
 WAYS = {
     "ann": "ANN",
     "even": "constant currents",

@@ -69,27 +69,32 @@ class FineTune(NetworkPhase):
 
     def advance(self, whole: Whole, state: State, number: int) -> State:
         state = {key: value.to(whole.images[0][0].device) for key, value in state.items()}
+        rate = self.lr * (1 + math.cos(math.pi * number / self.iterations)) / 2
+        result = {"variance": _part(state, "variance"), "value": {}, "mean": {}, "square": {}}
+        for key, gradient in self._gradients(whole, state, number).items():
+            value, mean, square = (state[f"{part}/{key}"] for part in ("value", "mean", "square"))
+            step, mean, square = _adam(mean, square, gradient, number + 1)
+            result["value"][key], result["mean"][key], result["square"][key] = value - rate * step, mean, square
+        return _whole_state(result)
+
+    def _gradients(self, whole: Whole, state: State, number: int) -> dict[str, Tensor]:
+        """Of the mean divergence of one batch, by all that is learned."""
         values = _part(state, "value")
         variances = {name: float(found) for name, found in _part(state, "variance").items()}
         graph = quantised(whole.network.graph, whole.network.T, values, whole.set_threshold)
         learned = learned_by(graph, values)
         for parameter in learned.values():
             parameter.requires_grad_()
+            parameter.grad = torch.zeros_like(parameter)  # for what no output depends on
         for inputs, share in self._batch(whole, number):
             (target,) = ann_outputs(whole.ann, [inputs])
             with torch.enable_grad():
                 found = divergence(target, output_values(graph, *inputs), variances, self.temperature)
-                (share * found.mean()).backward()
-        rate = self.lr * (1 + math.cos(math.pi * number / self.iterations)) / 2
-        result = {"variance": _part(state, "variance"), "value": {}, "mean": {}, "square": {}}
-        for key, parameter in learned.items():
-            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            if key.endswith(":theta"):
-                gradient = gradient * parameter.detach()  # by the logarithm
-            value, mean, square = (state[f"{part}/{key}"] for part in ("value", "mean", "square"))
-            step, mean, square = _adam(mean, square, gradient, number + 1)
-            result["value"][key], result["mean"][key], result["square"][key] = value - rate * step, mean, square
-        return _whole_state(result)
+                if found.requires_grad:
+                    (share * found.mean()).backward()
+        # what is learned of a threshold is its logarithm
+        inner = {key: parameter.detach() if key.endswith(":theta") else 1 for key, parameter in learned.items()}
+        return {key: parameter.grad * inner[key] for key, parameter in learned.items() if parameter.grad is not None}
 
     def finish(self, whole: Whole, state: State) -> Graph:
         graph = whole.network.graph
