@@ -6,8 +6,8 @@ GROUP/TABLE.md are written anew, its figures stay. Also draws docs/images/result
 `<!-- figures GROUP/TABLE … -->` is followed by the measured figures (`GROUP/TABLE:energy` by energies), `<!-- claims
 GROUP/TABLE … -->` by what is seen of the paper's claims, up to `<!-- end -->`. What has not been measured yet is said
 to be missing. `<!-- why PART -->` is followed by a part of bench/results/claims.json, `<!-- energy PART -->` and
-`<!-- weights PART -->`, `<!-- waits PART -->` and `<!-- past PART -->` by one of energy.json, weights.json, waits.json
-and past_the_paper.json there.
+`<!-- weights PART -->`, `<!-- waits PART -->`, `<!-- past PART -->` and `<!-- finetune PART -->` by one of energy.json,
+weights.json, waits.json, past_the_paper.json and finetune.json there.
 """
 
 import argparse
@@ -25,7 +25,9 @@ from spikecal.reproduce.tables import find
 
 DOCS = Path(__file__).parent.parent / "docs"
 BENCH = DOCS.parent / "bench" / "results"
-BLOCK = re.compile(r"<!-- (figures|claims|why|energy|weights|waits|past) ([^>]+?) -->\n.*?<!-- end -->\n", re.DOTALL)
+BLOCK = re.compile(
+    r"<!-- (figures|claims|why|energy|weights|waits|past|finetune) ([^>]+?) -->\n.*?<!-- end -->\n", re.DOTALL
+)
 WAYS = {
     "ann": "ANN",
     "even": "constant currents",
@@ -223,6 +225,20 @@ def _delayed(rows: dict[str, dict[str, Any]]) -> str:
     return grid(["", "gain of delay lines, points"], lines)
 
 
+def _tuned(rows: dict[str, dict[str, Any]]) -> str:
+    """Each network that was fine-tuned, beside the same without."""
+    lines = []
+    for row, of in rows.items():
+        if "not fine-tuned" in row or ", fine-tuned" not in row:
+            continue
+        alone = row.replace(", fine-tuned", "")
+        before = rows.get(alone) or rows[row.replace(", fine-tuned", ", not fine-tuned")]
+        shown = [f"{part['divergence']:.3f} / {part['agreement']:.1f} / {part['test']:.1f}" for part in (before, of)]
+        T, _, label = alone.partition(", ")
+        lines.append([T.removeprefix("T="), label or "quantised", *shown])
+    return grid(["T", "", "not fine-tuned", "fine-tuned"], lines)
+
+
 PAPERS_ENERGY = ["the paper's VGG-16, ImageNet", "64", "68.60", "75.36", "69.36", "", "", "", "0.025 to 0.08"]
 BENCHES: dict[str, tuple[str, Parts]] = {
     "why": ("claims.json", {"thresholds": _ways, "bias": _samples, "weights": _learned}),
@@ -232,6 +248,7 @@ BENCHES: dict[str, tuple[str, Parts]] = {
     ),
     "waits": ("waits.json", {"rows": _waits, "delayed": _delayed}),
     "past": ("past_the_paper.json", {"rows": _by_steps}),
+    "finetune": ("finetune.json", {"quantised": _tuned, "rows": _tuned}),
     "weights": ("weights.json", {"tried": _by_rate, "confirmed": _confirmed}),
 }
 

@@ -15,11 +15,9 @@ from spikecal import (
     PC,
     PERCENTILE,
     Bias,
-    ClosedFormWeights,
     ConfigError,
     Pipeline,
     Potential,
-    TemporalBias,
     Weights,
 )
 from spikecal.calibration.calibrators import Calibrator

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from spikecal.analysis.evaluate import Evaluation, evaluate
     from spikecal.analysis.inspection import inspect
     from spikecal.calibration.calibrators import Bias, Potential, Weights
+    from spikecal.calibration.finetune import FineTune
     from spikecal.calibration.regression import ClosedFormWeights
     from spikecal.calibration.temporal import TemporalBias
     from spikecal.calibration.threshold import MMSE, MaxAct, Percentile
@@ -27,6 +28,7 @@ _HOMES = {
     "spikecal.analysis.evaluate": ("Evaluation", "evaluate"),
     "spikecal.analysis.inspection": ("inspect",),
     "spikecal.calibration.calibrators": ("Bias", "Potential", "Weights"),
+    "spikecal.calibration.finetune": ("FineTune",),
     "spikecal.calibration.regression": ("ClosedFormWeights",),
     "spikecal.calibration.temporal": ("TemporalBias",),
     "spikecal.calibration.threshold": ("MMSE", "MaxAct", "Percentile"),
@@ -43,7 +45,7 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "ACP", "BASELINE", "Bias", "ClosedFormWeights", "ConfigError", "ConversionError", "DataError", "Distilled",
-    "Evaluation", "FileError", "Inversion", "LCP",
+    "Evaluation", "FileError", "FineTune", "Inversion", "LCP",
     "MAXACT", "MMSE", "MaxAct", "PC", "PERCENTILE", "Percentile", "Pipeline", "Potential", "Result", "Run",
     "SpikecalError", "SpikingNetwork", "TemporalBias", "Weights", "convert", "detection", "distill",
     "evaluate", "inspect", "load",

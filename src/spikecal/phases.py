@@ -3,9 +3,10 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
+from torch import Tensor
 
 from spikecal.calibration.cache import Cache
 from spikecal.calibration.calibrators import Calibrator, Weights
@@ -80,7 +81,6 @@ def set_neurons(
 ) -> None:
     """Give every layer its kind of neuron, its threshold and the half step of rounding."""
     largest = pipeline.neuron.alphabet[-1]
-    early, steadily = pipeline.half_step
     for stage in network.stages:
         op = stage.end.op
         if not isinstance(op, Spike):
@@ -89,11 +89,17 @@ def set_neurons(
         # the search is for the largest value that a mean can have, in so many steps as it has levels
         reach = pipeline.threshold.solve(histograms[stage.name], network.T * largest, pipeline.quantiser).to(dtype)
         theta = (reach if op.clip is None else reach.clamp(max=op.clip)) / largest
-        op.theta = frozen(theta)
-        op.bias = frozen(steadily * theta / (2 * network.T)) if steadily else None
-        op.v_init = frozen(early * theta / 2) if early else None
+        set_threshold(op, theta, network.T, pipeline)
     if len(pipeline.neuron.alphabet) > 2:
         set_pool_units(network.graph, shapes)
+
+
+def set_threshold(op: Spike, theta: Tensor, T: int, pipeline: Pipeline) -> None:
+    """Give a layer a threshold, and the half step of rounding that goes with it."""
+    early, steadily = pipeline.half_step
+    op.theta = frozen(theta)
+    op.bias = frozen(steadily * theta / (2 * T)) if steadily else None
+    op.v_init = frozen(early * theta / 2) if early else None
 
 
 def run_phases(context: Context, network: SpikingNetwork, per_image: float) -> list[StageRecord]:
@@ -111,7 +117,8 @@ def on_whole_network(
     context: Context, network: SpikingNetwork, phase: NetworkPhase, index: int, per_image: float
 ) -> Graph:
     """One phase on the whole network; returns what later sweeps aim at."""
-    whole = Whole(context.ann, network, context.images[: images_of(phase)], context.seed)
+    rounding = partial(set_threshold, T=network.T, pipeline=context.pipeline)
+    whole = Whole(context.ann, network, context.images[: images_of(phase)], context.seed, rounding)
     key = f"T{network.T}/phase{index}"
     seconds = per_image * image_passes(phase, len(whole.images), network.T)
     context.progress.phase(f"T={network.T} {phase.label}", phase.rounds, seconds)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
+from spikecal.calibration.finetune import FineTune
 from spikecal.calibration.regression import ClosedFormWeights
 from spikecal.calibration.temporal import TemporalBias
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Quantiser, Threshold
@@ -27,7 +28,7 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
     "closed-form weights": ClosedFormWeights,
     "temporal bias": TemporalBias,
 }
-NETWORK_PHASES: dict[str, type[NetworkPhase]] = {}
+NETWORK_PHASES: dict[str, type[NetworkPhase]] = {"finetune": FineTune}
 
 Phase = tuple[Calibrator, ...] | NetworkPhase
 Part = TypeVar("Part", bound=Calibrator | NetworkPhase)
@@ -85,18 +86,23 @@ class Pipeline:
     @property
     def calibrators(self) -> list[Calibrator]:
         """Those of all sweeps, in order."""
-        return [calibrator for phase in self.sweeps if isinstance(phase, tuple) for calibrator in phase]
+        return [part for part in self.parts if isinstance(part, Calibrator)]
+
+    @property
+    def parts(self) -> list[Calibrator | NetworkPhase]:
+        """Calibrators and phases on the whole network, in order."""
+        sweeps = ((phase,) if isinstance(phase, NetworkPhase) else phase for phase in self.sweeps)
+        return [part for sweep in sweeps for part in sweep]
 
     @property
     def learns(self) -> bool:
-        """Whether weights are calibrated; the ANN is then no longer in the network."""
-        return any(calibrator.learns for calibrator in self.calibrators)
+        """Whether weights change; the ANN is then no longer in the network."""
+        return any(part.learns for part in self.parts)
 
     @property
     def images(self) -> int:
         """How many images all of it looks at."""
-        whole = [phase.images for phase in self.sweeps if isinstance(phase, NetworkPhase)]
-        return max([self.threshold.images, *(calibrator.images for calibrator in self.calibrators), *whole])
+        return max([self.threshold.images, *(part.images for part in self.parts)])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as in TOML and in files."""

@@ -8,6 +8,7 @@ from networks import images, residual
 from paper_neuron import if_step
 from torch import Tensor, nn
 from torch.nn import functional as F
+from waiting import calibrated
 
 import spikecal
 from spikecal import ConfigError, DataError, FileError, Pipeline, SpikingNetwork, TemporalBias
@@ -61,7 +62,7 @@ def test_against_a_loop_by_hand(wait: int) -> None:
     layer = model.first(x).expand(T, -1, -1)
     expected = corrected(layer, hidden, first, 3, 0.4, wait)
 
-    found = _calibrated(model, x, calibrator, wait)
+    found, _ = calibrated(model, x, Pipeline(sweeps=((calibrator,),)), T, wait)
     assert first.step_bias is None and torch.allclose(neurons(found)[0].step_bias, expected)
     # what the second layer gets is what the first one, corrected, emits
     emitted = torch.stack([_emitted(layer, neurons(found)[0], wait, t) for t in range(T)])
@@ -80,26 +81,6 @@ def _emitted(current: Tensor, op: Spike, wait: int, step: int) -> Tensor:
         else:
             spikes, v = if_step(entering, v, op.theta)  # type: ignore[arg-type]
     return spikes
-
-
-def _calibrated(model: nn.Module, x: Tensor, calibrator: TemporalBias, wait: int) -> SpikingNetwork:
-    """Converted with every layer waiting, whatever a search would say."""
-    from spikecal.conversion import _lowered
-    from spikecal.phases import Context, histograms, run_phases, set_neurons
-    from spikecal.progress import Silent
-
-    pipeline = Pipeline(sweeps=((calibrator,),))
-    chosen = [(image,) for image in x.split(1)]
-    graph = _lowered(model, chosen, (), pipeline)
-    context = Context(
-        ann=graph, images=chosen, pipeline=pipeline, seed=0, micro_batch=None, memory=10**9, records=False,
-        progress=Silent(), workdir=None,
-    )  # fmt: skip
-    names = {node.name: wait for node in graph.nodes.values() if isinstance(node.op, Spike)}
-    network = SpikingNetwork(graph.clone(), T, names)
-    set_neurons(network, histograms(context)[0], pipeline, x.dtype, context.shapes)
-    run_phases(context, network, 0.0)
-    return network
 
 
 def with_step_biases(wait: int = 0) -> tuple[SpikingNetwork, Tensor]:

@@ -1,9 +1,13 @@
 """Thresholds: MMSE against brute force, and the outcomes for channels that never fire."""
 
+from copy import deepcopy
+
 import pytest
 import torch
+from torch import nn
 
-from spikecal import ConfigError
+import spikecal
+from spikecal import Bias, ConfigError, Pipeline
 from spikecal.calibration.histogram import Histogram
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile
 from spikecal.neurons import clip_floor, clip_round
@@ -73,3 +77,33 @@ def test_bad_settings_are_refused() -> None:
     for make in (lambda: MMSE(per="pixel"), lambda: Percentile(percent=0), lambda: MMSE(grid=0)):  # type: ignore[arg-type]
         with pytest.raises(ConfigError):
             make()
+
+
+def test_channels_scaled_before_conversion_change_nothing_but_thresholds_per_layer() -> None:
+    model = plain_network()
+    scaled = deepcopy(model)
+    scale = 2.0 ** torch.randint(-3, 4, (6,), generator=torch.Generator().manual_seed(0))
+    scaled[0].weight.mul_(scale.reshape(-1, 1, 1, 1))
+    scaled[0].bias.mul_(scale)
+    scaled[2].weight.div_(scale.reshape(1, -1, 1, 1))
+    x = torch.randn(16, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(model(x), scaled(x))
+    runs = {
+        per: [
+            spikecal.convert(network, x, T=8, pipeline=Pipeline(threshold=MMSE(per=per), sweeps=((Bias(),),))).snn.run(
+                x
+            )
+            for network in (model, scaled)
+        ]
+        for per in ("channel", "layer")
+    }
+    for per, (first, second) in runs.items():
+        assert torch.equal(first.outputs, second.outputs) == (per == "channel")
+        for layer, spikes in first.spikes.items():
+            assert torch.equal(spikes, second.spikes[layer]) == (per == "channel")
+
+
+def plain_network() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(180, 4)]
+    return nn.Sequential(*layers).eval().requires_grad_(False)

@@ -380,6 +380,8 @@ class TestPages:
         shorter = spikecal.ACP.changed(spikecal.Weights, iterations=7, images=9)
         assert replace(source, pipeline=shorter).method == "ACP"
         assert replace(source, pipeline=replace(spikecal.LCP, rounding="floor")).method == "bias"
+        tuned = replace(spikecal.LCP, sweeps=(spikecal.FineTune(), *spikecal.LCP.sweeps))
+        assert replace(source, pipeline=tuned).method == "fine-tuning + bias"
 
     def test_are_written_whole_and_the_same_for_the_same(self, conversion: Conversion, tmp_path: Any) -> None:
         source = from_file(conversion.path)

@@ -10,12 +10,13 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
+from spikecal.calibration.augment import draw_shifts
 from spikecal.data.card import Card
 from spikecal.data.images import FileImages
 from spikecal.data.prepare import Prepared, prepare
 from spikecal.data.sources import Data, load_data
 from spikecal.errors import DataError
-from spikecal.training.augment import ImageTransform, crop_and_flip, cutout, draw_shifts
+from spikecal.training.augment import ImageTransform, crop_and_flip, cutout
 from spikecal.training.feed import Feed, hold_out, mixed
 from spikecal.training.recipes import CIFAR, IMAGENET, QUICK, Recipe
 from spikecal.training.workers import worker_errors

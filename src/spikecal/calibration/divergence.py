@@ -26,26 +26,35 @@ def divergences(network: SpikingNetwork, batches: Sequence[Inputs], targets: Out
     variance of the ANN's outputs, added up over them.
     """
     found = [network.output_values(*batch) for batch in batches]
-    (first, *others) = targets[0].values()
-    if not others and first.ndim == 2 and first.shape[1] > 1:
-        (name,) = targets[0]
-        return torch.cat([_kl(target[name], out[name]) for target, out in zip(targets, found, strict=True)])
-    return torch.stack([_relative(name, targets, found) for name in targets[0]]).sum(0)
+    variances = {} if are_scores(targets[0]) else {name: variance(name, targets) for name in targets[0]}
+    return torch.cat([divergence(target, out, variances) for target, out in zip(targets, found, strict=True)])
 
 
-def _kl(target: Tensor, output: Tensor) -> Tensor:
-    p, q = (scores.double().log_softmax(1) for scores in (target, output))
+def divergence(
+    target: Mapping[str, Tensor], output: Mapping[str, Tensor], variances: Mapping[str, float], temperature: float = 1
+) -> Tensor:
+    """Of each image of one batch, `[N]`; without variances of the ANN's outputs it is that of scores."""
+    if variances:
+        return torch.stack([_squares(target[name], output[name]) / over for name, over in variances.items()]).sum(0)
+    (name,) = target
+    p, q = ((scores[name].double() / temperature).log_softmax(1) for scores in (target, output))
     return (p.exp() * (p - q)).sum(1)
 
 
-def _relative(name: str, targets: Outputs, found: Outputs) -> Tensor:
+def are_scores(outputs: Mapping[str, Tensor]) -> bool:
+    """Whether outputs are those of a classifier: one of them, `[N, K]`."""
+    (first, *others) = outputs.values()
+    return not others and first.ndim == 2 and first.shape[1] > 1
+
+
+def variance(name: str, targets: Outputs) -> float:
+    """Of one of the ANN's outputs over all images; 1 where it is always the same."""
     values = torch.cat([target[name].double().flatten() for target in targets])
-    variance = float(values.var()) if len(values) > 1 else 0.0
-    squares = [
-        (target[name] - out[name]).double().flatten(1).square().mean(1)
-        for target, out in zip(targets, found, strict=True)
-    ]
-    return torch.cat(squares) / (variance or 1.0)
+    return (float(values.var()) if len(values) > 1 else 0.0) or 1.0
+
+
+def _squares(target: Tensor, output: Tensor) -> Tensor:
+    return (target - output).double().flatten(1).square().mean(1)
 
 
 def standard_error(differences: Tensor) -> float:

@@ -7,8 +7,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from spikecal.calibration.images import Inputs
+from spikecal.calibration.quantised import SetThreshold
 from spikecal.errors import ConfigError
 from spikecal.graph.graph import Graph
+from spikecal.settings import check_types
 from spikecal.snn.network import SpikingNetwork
 
 State = dict[str, Tensor]  # all that a phase knows after a round; saved and loaded as it is
@@ -16,26 +18,36 @@ State = dict[str, Tensor]  # all that a phase knows after a round; saved and loa
 
 @dataclass(frozen=True)
 class Whole:
-    """What a phase works on. `ann` is what sweeps aim at: the graph before any change."""
+    """What a phase works on. `ann` is what sweeps aim at: the graph before any change.
+
+    `set_threshold` gives neurons a threshold and the half step of rounding that goes with it.
+    """
 
     ann: Graph
     network: SpikingNetwork
     images: Sequence[Inputs]
     seed: int
+    set_threshold: SetThreshold
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkPhase:
-    """Base. `images` is how many are looked at, `rounds` how often `advance` is called, `label` the name on screen.
+    """Base. `images` is how many are looked at, `label` the name on screen; `learns` is whether weights change.
 
     A round draws its random numbers from the seed and its own number, so that a resumed phase gives the same bytes.
     """
 
     images: int = 128
-    rounds: int = 1
     label: ClassVar[str] = ""
+    learns: ClassVar[bool] = False
+
+    @property
+    def rounds(self) -> int:
+        """How often `advance` is called."""
+        raise NotImplementedError
 
     def __post_init__(self) -> None:
+        check_types(type(self), vars(self), self.label)
         if self.images < 1 or self.rounds < 1:
             raise ConfigError(f"{self.label} needs at least one image and one round")
 

@@ -58,7 +58,7 @@ class Source:
         for name, preset in PRESETS.items():
             if _bare(preset) == _bare(self.pipeline):
                 return name.upper()
-        parts = [part.label for part in self.pipeline.calibrators]
+        parts = [part.label for part in self.pipeline.parts]
         return " + ".join(parts) if parts else "thresholds only"
 
     @property

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from spikecal.analysis.timing import timings
 from spikecal.arguments import choices_of
 from spikecal.calibration.calibrators import Weights
+from spikecal.calibration.finetune import FineTune
 from spikecal.errors import ConfigError
 from spikecal.pipeline import THRESHOLDS, Pipeline, Rounding
 from spikecal.pipeline import resolve as preset
@@ -45,7 +46,7 @@ def pipeline_of(
     if iterations is not None:
         if not any(isinstance(calibrator, Weights) for calibrator in result.calibrators):
             raise ConfigError("--iterations is for weights calibration, not in this pipeline: use --pipeline acp")
-        result = result.changed(Weights, iterations=iterations)
+        result = result.changed(Weights, iterations=iterations).changed(FineTune, iterations=iterations)
     return result
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from spikecal.calibration.augment import Shifts, cropped
 from spikecal.data.card import Card
 from spikecal.data.prepare import prepare
 from spikecal.errors import ConfigError, DataError
@@ -16,24 +17,14 @@ from spikecal.vision import vision
 PAD_MODES = {"crop": "constant", "reflect-crop": "reflect"}
 BATCHED = frozenset({*PAD_MODES, "flip"})  # what needs no Python for each image
 
-Shifts = tuple[Tensor, Tensor, Tensor]
-
-
-def draw_shifts(count: int, pad: int, generator: torch.Generator) -> Shifts:
-    """Top and left corner in the padded image, and whether to flip, each [count, 1]."""
-    top = torch.randint(0, 2 * pad + 1, (count, 1), generator=generator)
-    left = torch.randint(0, 2 * pad + 1, (count, 1), generator=generator)
-    return top, left, torch.rand((count, 1), generator=generator) < 0.5
-
 
 def crop_and_flip(images: Tensor, recipe: Recipe, shifts: Shifts) -> Tensor:
     """Images [N, C, H, W] of any device, each cropped after padding and flipped as `recipe` and `shifts` say."""
     mode = next((PAD_MODES[name] for name in recipe.augment if name in PAD_MODES), None)
     if mode is None and "flip" not in recipe.augment:
         return images
-    n, _, height, width = images.shape
-    device = images.device
-    top, left, flip = (part.to(device) for part in shifts)
+    height, width = images.shape[2:]
+    top, left, flip = shifts
     if mode is None:
         padded, top, left = images, torch.zeros_like(top), torch.zeros_like(left)
     elif mode == "reflect":
@@ -42,11 +33,7 @@ def crop_and_flip(images: Tensor, recipe: Recipe, shifts: Shifts) -> Tensor:
         padded = F.pad(images.float(), (recipe.pad,) * 4, mode="reflect").to(images.dtype)
     else:
         padded = F.pad(images, (recipe.pad,) * 4)
-    rows = top + torch.arange(height, device=device)
-    across = torch.arange(width, device=device)
-    columns = left + (torch.where(flip, across.flip(0), across) if "flip" in recipe.augment else across)
-    index = torch.arange(n, device=device)
-    return padded[index[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    return cropped(padded, (height, width), (top, left, flip & ("flip" in recipe.augment)))
 
 
 class ImageTransform:

@@ -9,13 +9,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
+from spikecal.calibration.augment import draw_shifts
 from spikecal.data.card import Card
 from spikecal.data.images import choose, in_its_place, shuffled
 from spikecal.data.prepare import prepare
 from spikecal.data.sources import Data
 from spikecal.errors import ConfigError, DataError
 from spikecal.tensors import channels_last
-from spikecal.training.augment import BATCHED, ImageTransform, crop_and_flip, draw_shifts
+from spikecal.training.augment import BATCHED, ImageTransform, crop_and_flip
 from spikecal.training.recipes import DetectionRecipe, Recipe
 
 

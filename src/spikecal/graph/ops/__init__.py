@@ -67,7 +67,7 @@ class Spike(Op):
     """
 
     CONFIG: ClassVar[dict[str, Any]] = {"clip": None, "channel": 1, "ndim": 4, "neuron": IntegrateAndFire()}
-    TENSORS = ("theta", "v_init", "bias", "step_bias", "gain")
+    TENSORS: ClassVar[tuple[str, ...]] = ("theta", "v_init", "bias", "step_bias", "gain")
     clip: float | None
     channel: int
     ndim: int
