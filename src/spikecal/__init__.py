@@ -9,13 +9,15 @@ if TYPE_CHECKING:
     from spikecal import detection
     from spikecal.analysis.evaluate import Evaluation, evaluate
     from spikecal.calibration.calibrators import Bias, Potential, Weights
+    from spikecal.calibration.readout import ReadOut
+    from spikecal.calibration.rescale import RefineThreshold
     from spikecal.calibration.temporal import TemporalBias
     from spikecal.calibration.threshold import MMSE, MaxAct, Percentile
     from spikecal.conversion import convert
     from spikecal.distillation.distill import Distilled, distill
     from spikecal.distillation.inversion import Inversion
     from spikecal.errors import ConfigError, ConversionError, DataError, FileError, SpikecalError
-    from spikecal.pipeline import ACP, BASELINE, LCP, MAXACT, PC, PERCENTILE, Pipeline
+    from spikecal.pipeline import ACP, AUTO, BASELINE, LCP, MAXACT, PC, PERCENTILE, Pipeline
     from spikecal.result import Result
     from spikecal.snn.file import inspect, load
     from spikecal.snn.network import Run, SpikingNetwork
@@ -24,13 +26,15 @@ if TYPE_CHECKING:
 _HOMES = {
     "spikecal.analysis.evaluate": ("Evaluation", "evaluate"),
     "spikecal.calibration.calibrators": ("Bias", "Potential", "Weights"),
+    "spikecal.calibration.readout": ("ReadOut",),
+    "spikecal.calibration.rescale": ("RefineThreshold",),
     "spikecal.calibration.temporal": ("TemporalBias",),
     "spikecal.calibration.threshold": ("MMSE", "MaxAct", "Percentile"),
     "spikecal.conversion": ("convert",),
     "spikecal.distillation.distill": ("Distilled", "distill"),
     "spikecal.distillation.inversion": ("Inversion",),
     "spikecal.errors": ("ConfigError", "ConversionError", "DataError", "FileError", "SpikecalError"),
-    "spikecal.pipeline": ("ACP", "BASELINE", "LCP", "MAXACT", "PC", "PERCENTILE", "Pipeline"),
+    "spikecal.pipeline": ("ACP", "AUTO", "BASELINE", "LCP", "MAXACT", "PC", "PERCENTILE", "Pipeline"),
     "spikecal.result": ("Result",),
     "spikecal.snn.file": ("inspect", "load"),
     "spikecal.snn.network": ("Run", "SpikingNetwork"),
@@ -38,11 +42,10 @@ _HOMES = {
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "ACP", "BASELINE", "Bias", "ConfigError", "ConversionError", "DataError", "Distilled", "Evaluation", "FileError",
-    "Inversion", "LCP",
-    "MAXACT", "MMSE", "MaxAct", "PC", "PERCENTILE", "Percentile", "Pipeline", "Potential", "Result", "Run",
-    "SpikecalError", "SpikingNetwork", "TemporalBias", "Weights", "convert", "detection", "distill",
-    "evaluate", "inspect", "load",
+    "ACP", "AUTO", "BASELINE", "Bias", "ConfigError", "ConversionError", "DataError", "Distilled", "Evaluation",
+    "FileError", "Inversion", "LCP", "MAXACT", "MMSE", "MaxAct", "PC", "PERCENTILE", "Percentile", "Pipeline",
+    "Potential", "ReadOut", "RefineThreshold", "Result", "Run", "SpikecalError", "SpikingNetwork", "TemporalBias",
+    "Weights", "convert", "detection", "distill", "evaluate", "inspect", "load",
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 
 from spikecal.calibration.cache import Cache
-from spikecal.calibration.calibrators import Calibrator, Weights
+from spikecal.calibration.calibrators import Calibrator
 from spikecal.calibration.histogram import PARTS, Histogram
 from spikecal.calibration.images import Inputs, batches
 from spikecal.calibration.sweep import StageRecord, Sweep, observe
@@ -134,8 +134,7 @@ def image_passes(phase: Phase, images: int, T: int) -> float:
     """About how many passes of the ANN over one image a phase costs: the estimate before it starts."""
     if isinstance(phase, NetworkPhase):
         return phase.passes(images, T)
-    solving = sum(3 * c.iterations * c.batch for c in phase if isinstance(c, Weights))
-    return images * (1 + 1.5 * T) + solving
+    return images * (1 + 1.5 * T) + sum(c.passes(images, T) for c in phase)
 
 
 def sweep(

@@ -20,12 +20,16 @@ def ann_outputs(graph: Graph, batches: Sequence[Inputs]) -> Outputs:
 
 
 def divergences(network: SpikingNetwork, batches: Sequence[Inputs], targets: Outputs) -> Tensor:
-    """One number per image `[N]` in float64.
+    """How far a network is from `targets`, one number per image `[N]` in float64."""
+    return distances([network.output_values(*batch) for batch in batches], targets)
+
+
+def distances(found: Outputs, targets: Outputs) -> Tensor:
+    """How far outputs are from others, one number per image `[N]` in float64.
 
     For one output of scores `[N, K]` it is KL(ANN || SNN) of the classes. For others it is the squared error over the
     variance of the ANN's outputs, added up over them.
     """
-    found = [network.output_values(*batch) for batch in batches]
     (first, *others) = targets[0].values()
     if not others and first.ndim == 2 and first.shape[1] > 1:
         (name,) = targets[0]
