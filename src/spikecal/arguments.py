@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -10,14 +11,24 @@ import torch
 from torch import nn
 
 from spikecal.calibration.images import Inputs
+from spikecal.choice.placement import steps_within
 from spikecal.errors import ConfigError, ConversionError
 from spikecal.graph.graph import Graph
 from spikecal.graph.ops import MaxPool
-from spikecal.pipeline import Pipeline
-from spikecal.placement import steps_within
+from spikecal.pipeline import Auto, Effort, Pipeline, Plan, resolve_plan
 
 DEFAULT_T = 32
 Choice = tuple[list[int], int | None]  # the T a network may have, and its latency; None is no more than T
+
+
+def plan_of(pipeline: Plan | str, effort: Effort | None) -> Plan:
+    """The pipeline, or AUTO with its effort."""
+    plan = resolve_plan(pipeline)
+    if effort is None:
+        return plan
+    if not isinstance(plan, Auto):
+        raise ConfigError("effort is how much AUTO tries, and this pipeline is fixed: leave one of them out")
+    return replace(plan, effort=effort)
 
 
 def check_model(model: Any) -> None:

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from spikecal.calibration.cache import Cache
-from spikecal.calibration.calibrators import Calibrator, Weights
+from spikecal.calibration.calibrators import Calibrator
 from spikecal.calibration.histogram import PARTS, Histogram
 from spikecal.calibration.images import Inputs, batches
-from spikecal.calibration.regression import ClosedFormWeights
 from spikecal.calibration.sweep import StageRecord, Sweep, observe
 from spikecal.calibration.whole import NetworkPhase, Whole
 from spikecal.graph.graph import Graph
@@ -26,7 +25,6 @@ from spikecal.workdir import Workdir
 
 WORKING_VALUES = 8  # values of one kernel call that are alive at once, besides what is cached
 MEASURED = 128  # images of a sweep that only measures
-REGRESSING = 6  # passes of the ANN that closed-form weights cost an image, about
 SAVE_SECONDS = 10  # between two states of a phase on the whole network: what a killed process may lose
 
 
@@ -144,9 +142,7 @@ def image_passes(phase: Phase, images: int, T: int) -> float:
     """About how many passes of the ANN over one image a phase costs: the estimate before it starts."""
     if isinstance(phase, NetworkPhase):
         return phase.passes(images, T)
-    solving = sum(3 * c.iterations * c.batch for c in phase if isinstance(c, Weights))
-    solving += sum(REGRESSING * min(c.images, images) for c in phase if isinstance(c, ClosedFormWeights))
-    return images * (1 + 1.5 * T) + solving
+    return images * (1 + 1.5 * T) + sum(c.passes(images, T) for c in phase)
 
 
 def sweep(

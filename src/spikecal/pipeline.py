@@ -8,7 +8,9 @@ from typing import Any, Literal, TypeVar
 
 from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
 from spikecal.calibration.finetune import FineTune
+from spikecal.calibration.readout import ReadOut
 from spikecal.calibration.regression import ClosedFormWeights
+from spikecal.calibration.rescale import RefineThreshold
 from spikecal.calibration.temporal import TemporalBias
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Quantiser, Threshold
 from spikecal.calibration.whole import NetworkPhase
@@ -27,8 +29,12 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
     "weights": Weights,
     "closed-form weights": ClosedFormWeights,
     "temporal bias": TemporalBias,
+    "threshold": RefineThreshold,
 }
-NETWORK_PHASES: dict[str, type[NetworkPhase]] = {"finetune": FineTune}
+NETWORK_PHASES: dict[str, type[NetworkPhase]] = {"finetune": FineTune, "read-out": ReadOut}
+
+Effort = Literal["low", "normal", "high"]
+EFFORTS = ("low", "normal", "high")
 
 Phase = tuple[Calibrator, ...] | NetworkPhase
 Part = TypeVar("Part", bound=Calibrator | NetworkPhase)
@@ -100,9 +106,19 @@ class Pipeline:
         return any(part.learns for part in self.parts)
 
     @property
+    def slow(self) -> bool:
+        """Whether a part of it takes so long that a killed run should resume inside it."""
+        return self.learns or any(isinstance(phase, NetworkPhase) for phase in self.sweeps)
+
+    @property
     def images(self) -> int:
         """How many images all of it looks at."""
         return max([self.threshold.images, *(part.images for part in self.parts)])
+
+    @property
+    def fixed(self) -> "Pipeline":
+        """Itself: nothing of it is chosen later."""
+        return self
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as in TOML and in files."""
@@ -168,6 +184,43 @@ class Pipeline:
         return whole.changed(NetworkPhase, images=count)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Auto:
+    """A pipeline that is chosen for each network and T, from some that are tried on held-out calibration images.
+
+    `effort` is how many are tried, as a multiple of what LCP costs: about 5, 20 and 300 times. `images`, if given, is
+    how many every part looks at, and `potentials` is what initial potentials are calibrated for.
+    """
+
+    effort: Effort = "normal"
+    images: int | None = None
+    potentials: Literal["neuron", "channel"] = "neuron"
+
+    def __post_init__(self) -> None:
+        if self.effort not in EFFORTS:
+            raise ConfigError(f"effort is one of {', '.join(EFFORTS)}, not {self.effort!r}")
+
+    @property
+    def fixed(self) -> Pipeline:
+        """The one that others must beat."""
+        return self.fitted(LCP)
+
+    def fitted(self, pipeline: Pipeline) -> Pipeline:
+        """A pipeline with the images and potentials that are asked for."""
+        pipeline = pipeline.changed(Potential, per=self.potentials)
+        return pipeline if self.images is None else pipeline.with_images(self.images)
+
+    def with_images(self, count: int) -> "Auto":
+        return dataclasses.replace(self, images=count)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as in working directories; files have the pipelines that were chosen."""
+        return {"preset": "auto", **dataclasses.asdict(self)}
+
+
+Plan = Pipeline | Auto  # of a conversion
+
+
 def _are_sweeps(sweeps: Any) -> bool:
     return isinstance(sweeps, tuple) and all(
         isinstance(phase, NetworkPhase) or (isinstance(phase, tuple) and all(isinstance(c, Calibrator) for c in phase))
@@ -228,9 +281,20 @@ ACP = Pipeline(sweeps=((Potential(), Weights()),))
 # So few that SGD at the paper's rate would not get far: Adam does (docs/method.md, what weights calibration gains).
 FEW_ITERATIONS: dict[str, Any] = {"optimiser": "adam", "lr": 1e-3}
 
+AUTO = Auto()
+
 PRESETS = {"maxact": MAXACT, "percentile": PERCENTILE, "baseline": BASELINE, "lcp": LCP, "pc": PC, "acp": ACP}
 
 
 def resolve(pipeline: Pipeline | str) -> Pipeline:
     """A pipeline, or the preset of that name."""
     return preset(pipeline, Pipeline, PRESETS, "pipeline")
+
+
+def resolve_plan(plan: Plan | str) -> Plan:
+    """A pipeline, or `AUTO`, or the one of that name."""
+    if isinstance(plan, Auto) or (isinstance(plan, str) and plan.lower() == "auto"):
+        return AUTO if isinstance(plan, str) else plan
+    if isinstance(plan, str) and plan.lower() not in PRESETS:
+        raise ConfigError(f"there is no pipeline {plan!r}; there are auto, {', '.join(PRESETS)}")
+    return resolve(plan)

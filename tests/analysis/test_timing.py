@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spikecal.analysis.timing import Search, Timing, search_of
-from spikecal.placement import Trial
+from spikecal.choice.placement import Trial
 
 
 def trial(name: str = "evenly", **settings: Any) -> Trial:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spikecal.placement import WORTH, Trial
+from spikecal.choice.placement import WORTH, Trial
 from spikecal.result import Result
 from spikecal.snn.network import SpikingNetwork
 

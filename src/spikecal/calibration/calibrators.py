@@ -21,11 +21,15 @@ POWER_STEPS = 10  # of the search for the steepest direction; costs as much as s
 
 @dataclass(frozen=True)
 class Update:
-    """Changes to one stage: added to its biases and initial potential; new tensors for some of its nodes."""
+    """Changes to one stage: added to its biases and initial potential; new tensors for some of its nodes.
+
+    `scale` `[C]` multiplies the thresholds, and before the rest is added all that neurons have of their own.
+    """
 
     bias: Tensor | None = None
     step_bias: Tensor | None = None
     v_init: Tensor | None = None
+    scale: Tensor | None = None
     weights: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -48,6 +52,10 @@ class Calibrator:
 
     def applies(self, stage: Stage) -> bool:
         raise NotImplementedError
+
+    def passes(self, images: int, T: int) -> float:
+        """About how many passes of the ANN over one image it costs, beside simulating every stage: for estimates."""
+        return 0.0
 
     def solve(self, view: StageView) -> Update:
         raise NotImplementedError
@@ -117,6 +125,9 @@ class Weights(Calibrator):
 
     def applies(self, stage: Stage) -> bool:
         return bool(stage.weighted())
+
+    def passes(self, images: int, T: int) -> float:
+        return 3.0 * self.iterations * self.batch
 
     def solve(self, view: StageView) -> Update:
         stage = view.stage

@@ -55,6 +55,9 @@ class ClosedFormWeights(Calibrator):
     def applies(self, stage: Stage) -> bool:
         return bool(stage.weighted())
 
+    def passes(self, images: int, T: int) -> float:
+        return 6.0 * min(images, self.images)
+
     @torch.no_grad()
     def solve(self, view: StageView) -> Update:
         blocks = blocks_of(view)

@@ -162,6 +162,9 @@ class Sweep:
 def apply(stage: Stage, update: Update) -> None:
     """The one place that changes a network's parameters."""
     op = stage.end.op
+    if update.scale is not None and isinstance(op, Spike):
+        for name, tensor in op.scaled(update.scale).tensors().items():
+            setattr(op, name, frozen(tensor))
     if update.bias is not None:
         op.bias = frozen(update.bias if op.bias is None else op.bias + update.bias)  # type: ignore[operator]
     if update.step_bias is not None and isinstance(op, Spike):

@@ -208,16 +208,25 @@ class StageView:
             self._count(spikes.value, result)
         return total.value * (op.height(total.value.ndim) / self.T)
 
-    def _emissions(self, call: range, want: Want) -> Iterator[Emission]:
+    def mean_output(self, call: range, stage: Stage) -> Tensor:
+        """What one call of `stage` gives on average: this stage, with other neurons at its end."""
+        op, total = stage.end.op, _Sum()
+        assert isinstance(op, Spike)
+        for emission in self._emissions(call, Want.TOTAL, stage):
+            assert emission.total is not None
+            total.add(emission.total)
+        return total.value * (op.height(total.value.ndim) / self.T)
+
+    def _emissions(self, call: range, want: Want, stage: Stage | None = None) -> Iterator[Emission]:
         """What the stage emits in all T steps; currents are kept between runs where all steps fit at once."""
-        memory = Memory(self.wait)
+        memory, stage = Memory(self.wait), stage or self.stage
         if self.at_once >= self.T:
-            yield emit(self.stage, self.current(call), self.T, memory, want, self.wait)
+            yield emit(stage, self.current(call), self.T, memory, want, self.wait)
             return
         for start, steps in self._parts():
             values = {name: self.arriving(name, call, start, steps) for name in self.stage.inputs}
             flush = self.wait if start + steps == self.T else 0
-            yield advance(self.stage, values, steps, self.shapes[call.start], memory, want, flush)
+            yield advance(stage, values, steps, self.shapes[call.start], memory, want, flush)
 
     def _passed_on(self, call: range, emission: Emission) -> Iterator[tuple[int, Value]]:
         """What each micro-batch passes on, as the cache keeps it."""

@@ -142,14 +142,9 @@ def from_file(path: Path, steps: Collection[int] = ()) -> Source:
     for T in steps:
         if T not in there:
             raise FileError(f"{path} has no network for T={T}; it has T={', '.join(map(str, there))}")
-    try:
-        networks = {T: SpikingNetwork(reader.graph(T, None), T, reader.waits(T)) for T in sorted(steps or there)}
-    except (ValueError, ConfigError) as error:
-        raise FileError(f"{path} is not a whole spikecal network: {error}") from error
+    networks = {T: reader.network(T, None) for T in sorted(steps or there)}
     origin = reader.origin()
     plans = list(origin.pipelines.values())
-    for network in networks.values():
-        network.origin, network.readout = origin, reader.readout()
     try:
         for network in networks.values():
             timing(network)  # raises where what it says of the search makes no sense

@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 import spikecal
 from spikecal import Bias, ConfigError, Pipeline, Result, Weights
+from spikecal.choice.placement import by_depth, depths, placed, spread, steps_within, without_learning
 from spikecal.data.prepare import prepare
 from spikecal.data.sources import load_data
 from spikecal.graph.lowering.lower import lower
 from spikecal.graph.stages import partition, with_joints
-from spikecal.placement import by_depth, depths, placed, spread, steps_within, without_learning
 from spikecal.snn import execute
 from spikecal.snn.windows import Windows
 from spikecal.zoo.models import load_model
