@@ -34,7 +34,7 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
 NETWORK_PHASES: dict[str, type[NetworkPhase]] = {"finetune": FineTune, "read-out": ReadOut}
 
 Effort = Literal["low", "normal", "high"]
-EFFORTS = ("low", "normal", "high")
+EFFORTS = {"low": 5.0, "normal": 20.0, "high": 300.0}  # how many times the cost of LCP
 
 Phase = tuple[Calibrator, ...] | NetworkPhase
 Part = TypeVar("Part", bound=Calibrator | NetworkPhase)
@@ -199,6 +199,11 @@ class Auto:
     def __post_init__(self) -> None:
         if self.effort not in EFFORTS:
             raise ConfigError(f"effort is one of {', '.join(EFFORTS)}, not {self.effort!r}")
+
+    @property
+    def times(self) -> float:
+        """How many times the cost of LCP all of it may cost."""
+        return EFFORTS[self.effort]
 
     @property
     def fixed(self) -> Pipeline:

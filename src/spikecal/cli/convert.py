@@ -36,7 +36,12 @@ def convert(
         ),
     ] = None,
     pipeline: Annotated[
-        str | None, typer.Option(metavar="NAME", help="maxact, percentile, baseline, lcp, pc or acp. (default lcp)")
+        str | None,
+        typer.Option(metavar="NAME", help="auto, maxact, percentile, baseline, lcp, pc or acp. (default auto)"),
+    ] = None,
+    effort: Annotated[
+        options.Effort | None,
+        typer.Option(help="How much auto tries: about 5, 20 or 300 times the time of lcp. (default normal)"),
     ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="A pipeline as TOML.")] = None,
     keep: Annotated[
@@ -88,7 +93,7 @@ def convert(
 
     settings = pipeline_of(
         pipeline, config, images=images, iterations=iterations, rounding=rounding, kappa=kappa, threshold=threshold,
-        per=per,
+        per=per, effort=effort,
     )  # fmt: skip
     budget = None if memory is None else parse_bytes(memory)
     check_output(output)

@@ -57,6 +57,7 @@ Task = Annotated[
 Rounding = Literal["floor", "bias", "potential", "split"]
 Threshold = Literal["maxact", "percentile", "mmse"]
 Per = Literal["layer", "channel"]
+Effort = Literal["low", "normal", "high"]
 
 
 def name_and_file(entry: str) -> tuple[str, Path | None]:

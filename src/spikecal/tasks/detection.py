@@ -19,7 +19,7 @@ from spikecal.detection.labels import check_labels
 from spikecal.detection.precision import Precision, evaluate
 from spikecal.detection.sources import KINDS, chosen_boxes, load_boxes
 from spikecal.errors import ConfigError, DataError, refuse_unreadable
-from spikecal.pipeline import Pipeline
+from spikecal.pipeline import Plan
 from spikecal.progress import Progress
 from spikecal.report.content import NOTHING
 from spikecal.report.detections import look_at_detector
@@ -56,7 +56,7 @@ class Detection:
         images = Data(name=data, images=found.images)
         return Labelled(images, len(found.classes), facts, faults.sentences(), faults.left_out)
 
-    def part(self, model: str, pipeline: Pipeline) -> Part:
+    def part(self, model: str, pipeline: Plan) -> Part:
         """The body of a detector, for images of the size that the detector makes them."""
         detector = build_detector(model)
         transform: Any = detector.transform

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spikecal.analysis.timing import timings
-from spikecal.arguments import choices_of
+from spikecal.arguments import choices_of, plan_of
 from spikecal.calibration.calibrators import Weights
 from spikecal.calibration.finetune import FineTune
 from spikecal.errors import ConfigError
-from spikecal.pipeline import THRESHOLDS, Pipeline, Rounding
-from spikecal.pipeline import resolve as preset
+from spikecal.pipeline import AUTO, THRESHOLDS, Auto, Effort, Pipeline, Plan, Rounding
 from spikecal.progress import Progress
 from spikecal.result import Result
 from spikecal.snn.network import Readout
@@ -27,11 +26,21 @@ def pipeline_of(
     kappa: float | None = None,
     threshold: str | None = None,
     per: Literal["layer", "channel"] | None = None,
-) -> Pipeline:
+    effort: Effort | None = None,
+) -> Plan:
     """The pipeline of `--pipeline` or `--config`, with what is changed in it."""
     if name is not None and config is not None:
         raise ConfigError("give --pipeline or --config, not both: a file can name a preset")
-    result = Pipeline.from_toml(config) if config is not None else preset(name or "lcp")
+    result = plan_of(Pipeline.from_toml(config) if config is not None else name or AUTO, effort)
+    if isinstance(result, Auto):
+        changes = {
+            "--iterations": iterations, "--rounding": rounding, "--kappa": kappa, "--threshold": threshold,
+            "--per": per,
+        }  # fmt: skip
+        for flag, value in changes.items():
+            if value is not None:
+                raise ConfigError(f"{flag} changes a fixed pipeline, and auto chooses one: add --pipeline lcp, or acp")
+        return result if images is None else result.with_images(images)
     if rounding is not None:
         result = replace(result, rounding=rounding, kappa=kappa)
     elif kappa is not None:
@@ -61,7 +70,7 @@ class Conversion:
     data_root: Path | None
     steps: list[int] | None  # None: chosen for the latency
     latency: str | None  # of each network: steps, or a multiple of T such as 2x
-    pipeline: Pipeline
+    pipeline: Plan
     images: int | None  # of every part, where the pipeline's own numbers are not wanted
     keep: tuple[str, ...]
     readout: Readout | None
@@ -98,6 +107,7 @@ class Conversion:
             "T": sorted(result.networks),
             "timing": [found.to_dict() for found in timings(result)],
             "pipeline": self.pipeline.to_dict(),
+            "choices": {T: dict(found) for T, found in result.origin.choices.items()},
             "seed": self.seed,
         }
 
