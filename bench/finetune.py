@@ -10,7 +10,6 @@ has the quantised networks, `rows` the spiking ones.
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
@@ -109,16 +108,13 @@ def main(work: Path) -> None:
 
 def fine_tuned(one: Subject, T: int, work: Path, found: dict[str, Any]) -> Known:
     """Fine-tune, or go on with it, and measure the quantised network before and after it."""
-    started = time.perf_counter()
     plan = Pipeline(sweeps=(TUNED,))
     snn = spikecal.convert(one.model, one.seen, T=T, pipeline=plan, workdir=work / f"T{T}", records=False).snn
-    seconds = time.perf_counter() - started
     plain = spikecal.convert(one.model, one.seen, T=T, pipeline="baseline", records=False).snn
     for name, network in (("not fine-tuned", plain), ("fine-tuned", snn)):
         row = f"T={T}, {name}"
         if row not in found.setdefault("quantised", {}):
-            graph = two_phase(network)
-            put(found, "quantised", row, {**one.measured(graph), "seconds": seconds})
+            put(found, "quantised", row, one.measured(two_phase(network)))
     return Known(file=str(work / f"T{T}" / f"T{T}" / "phase0.step"))
 
 
