@@ -9,7 +9,7 @@ from networks import images, residual
 from torch import Tensor
 
 import spikecal
-from spikecal import AUTO, LCP, Bias, ConfigError, Pipeline, TemporalBias
+from spikecal import AUTO, LCP, ConfigError, Pipeline, TemporalBias
 from spikecal.choice import selection
 from spikecal.choice.candidates import Candidate
 from spikecal.choice.heldout import HELD_OUT, HeldOut
@@ -187,8 +187,8 @@ def test_names_and_efforts_that_are_not_there_are_refused() -> None:
 
 
 def test_why_is_a_sentence() -> None:
-    kept = Tried("temporal bias", Pipeline(sweeps=((TemporalBias(),),)), 4, 4, {}, 0.25, 0.5, 0.04)
-    lcp = Tried("LCP", Pipeline(sweeps=((Bias(),),)), 4, 4, {}, 0.75)
+    kept = Tried("temporal bias", 4, 4, {}, 0.25, 0.5, 0.04, pipeline=Pipeline(sweeps=((TemporalBias(),),)))
+    lcp = Tried("LCP", 4, 4, {}, 0.75)
     assert Selection(kept, (lcp, kept), 256, "normal").why == (
         "temporal bias: diverges by 0.25 from the ANN on 256 held-out images, 0.5 ± 0.04 less than LCP"
     )

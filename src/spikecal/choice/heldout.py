@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from spikecal.calibration.divergence import ann_outputs, divergences
+from spikecal.calibration.divergence import Outputs, ann_outputs, divergences
 from spikecal.calibration.histogram import Histogram
 from spikecal.calibration.images import Inputs, batches
 from spikecal.phases import Context, image_passes, images_of, run_phases, set_neurons
@@ -31,8 +32,16 @@ class HeldOut:
         self.count = min(HELD_OUT, len(images) // 4)
         held, rest = (sorted(part) for part in (order[: self.count], order[self.count :]))
         self._rest = [images[i] for i in rest]
-        self._held = batches([images[i] for i in held], images_per_call(context.shapes, 1), ())
-        self._targets = ann_outputs(context.ann, self._held)
+        self._chosen = [images[i] for i in held]
+
+    @cached_property
+    def _held(self) -> Sequence[Inputs]:
+        return batches(self._chosen, images_per_call(self.context.shapes, 1), ())
+
+    @cached_property
+    def _targets(self) -> Outputs:
+        """What the ANN says, if anyone asks: most conversions with a fixed pipeline choose nothing."""
+        return ann_outputs(self.context.ann, self._held)
 
     @property
     def enough(self) -> bool:

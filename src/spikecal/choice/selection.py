@@ -5,7 +5,7 @@ images. How many are tried is a matter of effort: a multiple of what LCP costs.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from torch import Tensor
@@ -15,24 +15,17 @@ from spikecal.choice.candidates import Candidate, candidates
 from spikecal.choice.heldout import HeldOut
 from spikecal.choice.placement import Placement, Search, Trial
 from spikecal.phases import image_passes, images_of
-from spikecal.pipeline import Auto, Pipeline, Plan
+from spikecal.pipeline import LCP, Auto, Pipeline, Plan
 
 LCP_NAME = "LCP"
 SLACK = 1.4  # an effort may cost so much more than it says: candidates are few, and differ much in cost
 
 
 @dataclass(frozen=True)
-class Tried:
-    """One pipeline and how it did on held-out images; `gain` is how much less it diverges than LCP."""
+class Tried(Trial):
+    """One pipeline, with its waits, and how it did; `gain` is how much less it diverges than LCP."""
 
-    name: str
-    pipeline: Pipeline
-    T: int
-    latency: int
-    waits: Mapping[str, int]
-    divergence: float
-    gain: float = 0.0
-    error: float = 0.0  # standard error of the gain, over images
+    pipeline: Pipeline = LCP
     cost: float = 1.0  # of a conversion with it, in conversions by LCP
 
     @property
@@ -40,7 +33,7 @@ class Tried:
         return self.gain > self.error
 
     def to_dict(self) -> dict[str, Any]:
-        facts = {name: getattr(self, name) for name in ("name", "T", "latency", "divergence", "gain", "error", "cost")}
+        facts = {field.name: getattr(self, field.name) for field in fields(self)}
         return {**facts, "waits": dict(self.waits), "pipeline": self.pipeline.to_dict()}
 
 
@@ -94,7 +87,7 @@ class Chooser:
     def _among(self, T: int, latency: int, waits: Mapping[str, int], rival: Trial | None) -> Selection:
         """The best for these waits; the best of them is then tried on the rival's as well."""
         if not self._held.enough:
-            alone = Tried(LCP_NAME, self._lcp, T, latency, waits, float("nan"))
+            alone = Tried(LCP_NAME, T, latency, waits, float("nan"), pipeline=self._lcp)
             return Selection(alone, (alone,), self._held.count, self._auto.effort)
         plan = self.plan(T)
         passes = sum(self._held.passes(candidate.pipeline, T) for candidate in plan)
@@ -137,8 +130,8 @@ class Chooser:
         gains, threshold = lcp - found, self._lcp.threshold.images
         cost = (threshold + self._cost(candidate, T)) / (threshold + self._cost(Candidate(LCP_NAME, self._lcp), T))
         return Tried(
-            candidate.name, candidate.pipeline, T, latency, dict(waits), float(found.mean()), float(gains.mean()),
-            standard_error(gains), cost,
+            candidate.name, T, latency, dict(waits), float(found.mean()), float(gains.mean()), standard_error(gains),
+            pipeline=candidate.pipeline, cost=cost,
         )  # fmt: skip
 
 
