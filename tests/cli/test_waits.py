@@ -13,6 +13,7 @@ from networks import images
 import spikecal
 
 NETWORKS = """
+import torch
 from networks import deep
 from torch import nn
 from spikecal.data.card import Card
@@ -23,6 +24,7 @@ def make():
     return deep(), CARD
 
 def flat():
+    torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 4)), CARD
 """
 
@@ -83,7 +85,9 @@ def test_people_read_the_same(call: Run, run: Run) -> None:
 def test_dropped_waits_are_said_to_be(call: Run, run: Run) -> None:
     assert "waits dropped: none of them gained" in call("flat", "-T", 8, "--latency", "2x")[1]
     out = run("check", "net.snn")[1]
-    assert "waits dropped" in out and "no gain" in out and "Layers that wait" not in out
+    assert "waits dropped" in out and "Layers that wait" not in out
+    # its neurons get a constant current, so waiting changes nothing but last bits
+    assert out.count("no gain") + out.count("within chance") + out.count("gains too little") >= 2
 
 
 def test_T_is_chosen_for_a_latency(call: Run) -> None:
