@@ -121,10 +121,11 @@ def test_records_say_how_the_network_fires() -> None:
     assert sum(record.dead or 0 for record in result.records) > 0
 
 
-def test_default_is_lcp_and_names_do_not_care_about_case() -> None:
+def test_default_is_auto_and_names_do_not_care_about_case() -> None:
     model, x = residual(), images(16)
-    default, named = spikecal.convert(model, x, T=4).snn, spikecal.convert(model, x, T=4, pipeline="LCP").snn
-    assert same(default, named)
+    for default, named in ((None, "Auto"), (spikecal.LCP, "LCP")):
+        settings = {} if default is None else {"pipeline": default}
+        assert same(*(spikecal.convert(model, x, T=4, **s).snn for s in (settings, {"pipeline": named})))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="acp"):
         spikecal.convert(model, x, T=4, pipeline="magic")
 

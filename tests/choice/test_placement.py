@@ -110,7 +110,7 @@ def test_weights_are_not_learned_in_trials() -> None:
 def test_waits_bring_a_real_network_nearer_to_the_ann_within_the_latency() -> None:
     model, card = load_model("resnet20")
     seen, test = (prepare(load_data("demo", split).images[:count], card, "resnet20") for split, count in PARTS.items())
-    results = [spikecal.convert(model, seen, T=4, latency=latency, records=False) for latency in (None, 14)]
+    results = [spikecal.convert(model, seen, T=4, latency=n, pipeline="lcp", records=False) for n in (None, 14)]
     late = results[1].snn
     assert late.waits and 4 < late.latency <= 14
     agreement = [float((net.snn(test).argmax(1) == model(test).argmax(1)).float().mean()) for net in results]

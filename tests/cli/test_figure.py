@@ -110,7 +110,8 @@ def test_figures_are_listed_and_bad_calls_are_one_line(run: Run) -> None:
 
 class TestSummary:
     def convert(self, run: Run, *more: object) -> tuple[int, str, str]:
-        return run("convert", "nets.py:make", "--data", "npz:images.npz", "-T", 2, "-T", 16, "-o", "n.snn", *more)
+        flags = ("--pipeline", "lcp", "-T", 2, "-T", 16, "-o", "n.snn")
+        return run("convert", "nets.py:make", "--data", "npz:images.npz", *flags, *more)
 
     def test_convert_and_evaluate_say_the_same(self, run: Run) -> None:
         converted = json.loads(self.convert(run, "--json")[1])
@@ -131,7 +132,8 @@ class TestSummary:
     def test_tables_for_people(self, run: Run) -> None:
         code, out, err = self.convert(run)
         assert (code, err) == (0, "")
-        assert "energy %" in out and "break-even T" in out and "30 test images of npz:images.npz" in out
+        assert "energy" in out and "break-even" in out and "latency" in out and "spikes" in out
+        assert "30 test images of npz:images.npz" in out
         code, out, _ = run("evaluate", "n.snn", "--data", "npz:images.npz", "-T", 2)
         assert "After every step" in out and "conversion s" in out
 

@@ -18,7 +18,7 @@ FEW_TESTED = 100
 WORSE = 1.05  # how much a calibrator may raise a layer's error before it is said
 NOTHING = 1e-6  # a relative error that is rounding
 PLACES, NAMED = 8, 4  # layers and networks that are named
-PLURAL = {"bias": "biases", "potential": "potentials", "weights": "weights"}
+PLURAL = {"bias": "biases", "temporal bias": "temporal biases", "potential": "potentials", "threshold": "thresholds"}
 
 Finding = dict[str, Any]
 Place = tuple[Facts, dict[str, Any]]  # a network and a layer of it
@@ -140,7 +140,7 @@ def _few_images(sources: Sequence[Source]) -> Finding | None:
         if source.calibration_images is None or source.pipeline is None:
             continue
         parts = [("thresholds", MMSE().images, source.pipeline.threshold.images)]
-        parts += [(PLURAL[c.label], type(c)().images, c.images) for c in source.pipeline.calibrators]
+        parts += [(PLURAL.get(c.label, c.label), type(c)().images, c.images) for c in source.pipeline.calibrators]
         if source.detector:  # whose images are large: the method has fewer of them, for every part
             parts = [(part, min(whole, DETECTOR_IMAGES), asked) for part, whole, asked in parts]
         for part, whole, asked in parts:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
 import torch._dynamo  # what is imported late is imported here once, and not in every child
@@ -37,12 +37,13 @@ def child(folder: Path, trap: Trap | None = None) -> bool:
 
 def measured(folder: Path) -> dict[str, int]:
     """The placements that are on disk, and when they were written."""
-    return {path.name: path.stat().st_mtime_ns for path in (folder / "work" / "T4" / "waits").glob("*.step")}
+    found = (folder / "work" / "T4" / "waits").glob("*/found.step")
+    return {path.parent.name: path.stat().st_mtime_ns for path in found}
 
 
 def killed(folder: Path, placement: int) -> dict[str, Any]:
     """Killed when this placement has been measured and is not yet on disk, then run again."""
-    assert not child(folder, die_in_save(f"waits/{placement:04d}.step", 1))
+    assert not child(folder, die_in_save(f"waits/{placement:04d}/found.step", 1))
     done = measured(folder)
     assert child(folder)
     after = measured(folder)
