@@ -135,7 +135,7 @@ class TestSummary:
         assert "energy" in out and "break-even" in out and "latency" in out and "spikes" in out
         assert "30 test images of npz:images.npz" in out
         code, out, _ = run("evaluate", "n.snn", "--data", "npz:images.npz", "-T", 2)
-        assert "After every step" in out and "conversion s" in out
+        assert "After every step" in out and "conversion" in out
 
     def test_which_t_is_needed(self, run: Run) -> None:
         self.convert(run)
