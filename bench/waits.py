@@ -150,8 +150,13 @@ def measured(one: Subject, pipeline: str, T: int | None, latency: int | None) ->
     started = time.perf_counter()
     snn = spikecal.convert(one.model, one.seen, T=T, latency=latency, pipeline=pipeline, records=False).snn
     seconds = time.perf_counter() - started
+    return {**facts_of(one, snn), "seconds": seconds}
+
+
+def facts_of(one: Subject, snn: spikecal.SpikingNetwork) -> dict[str, Any]:
+    """What is told of a network: its time, how far it is below the ANN, spikes and energy of some images."""
     answers = right(snn, one)
-    spikes, meter = snn.run(one.test[:BATCH]).spikes, EnergyMeter(snn.graph, snn.T)
+    spikes, meter = snn.run(one.test[:BATCH]).spikes, EnergyMeter(snn)
     meter.add((one.test[:BATCH],), spikes)
     return {
         "T": snn.T,
@@ -162,7 +167,6 @@ def measured(one: Subject, pipeline: str, T: int | None, latency: int | None) ->
         "below": 100 * float(one.right.mean() - answers.mean()),
         "spikes": float(sum(int(count.sum()) for count in spikes.values())) / BATCH,
         "energy": meter.result().ratio,
-        "seconds": seconds,
         "answers": packed(answers),
     }
 

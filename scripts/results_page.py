@@ -6,8 +6,8 @@ GROUP/TABLE.md are written anew, its figures stay. Also draws docs/images/result
 `<!-- figures GROUP/TABLE … -->` is followed by the measured figures (`GROUP/TABLE:energy` by energies), `<!-- claims
 GROUP/TABLE … -->` by what is seen of the paper's claims, up to `<!-- end -->`. What has not been measured yet is said
 to be missing. `<!-- why PART -->` is followed by a part of bench/results/claims.json, `<!-- energy PART -->` and
-`<!-- weights PART -->`, `<!-- waits PART -->` and `<!-- finetune PART -->` by one of energy.json, weights.json,
-waits.json and finetune.json there.
+`<!-- weights PART -->`, `<!-- waits PART -->`, `<!-- past PART -->` and `<!-- finetune PART -->` by one of energy.json,
+weights.json, waits.json, past_the_paper.json and finetune.json there.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from spikecal.reproduce.tables import find
 DOCS = Path(__file__).parent.parent / "docs"
 BENCH = DOCS.parent / "bench" / "results"
 BLOCK = re.compile(
-    r"<!-- (figures|claims|why|energy|weights|waits|finetune) ([^>]+?) -->\n.*?<!-- end -->\n", re.DOTALL
+    r"<!-- (figures|claims|why|energy|weights|waits|past|finetune) ([^>]+?) -->\n.*?<!-- end -->\n", re.DOTALL
 )
 WAYS = {
     "ann": "ANN",
@@ -168,6 +168,17 @@ def _rates(rows: dict[str, dict[str, float]]) -> str:
 
 
 # VGG-16 on ImageNet with LCP: accuracies of the paper's ImageNet table, the rest of its text.
+def _by_steps(rows: dict[str, dict[str, float]]) -> str:
+    """Each pipeline by T: divergence and agreement on held-out images, and right answers on test images."""
+    found: dict[str, dict[str, str]] = {}
+    for row, of in rows.items():
+        T, label = row.split(", ", 1)
+        shares = [f"{100 * of[key]:.1f}" for key in ("agreement", "test")]
+        found.setdefault(label, {})[T] = " / ".join([f"{of['divergence']:.3f}", *shares])
+    steps = list(dict.fromkeys(T for shown in found.values() for T in shown))
+    return grid(["", *steps], [[label, *(shown.get(T, "") for T in steps)] for label, shown in found.items()])
+
+
 def _by_rate(rows: dict[str, dict[str, float]]) -> str:
     """What weights calibration gains in few iterations: error, agreement and stages that kept their weights, by T."""
     parts = {row: row.split(", ", 2) for row in rows}
@@ -236,6 +247,7 @@ BENCHES: dict[str, tuple[str, Parts]] = {
         {"networks": _energies, "thresholds": _energies, "costs_more_from": _crossings, "rates": _rates},
     ),
     "waits": ("waits.json", {"rows": _waits, "delayed": _delayed}),
+    "past": ("past_the_paper.json", {"rows": _by_steps}),
     "finetune": ("finetune.json", {"quantised": _tuned, "rows": _tuned}),
     "weights": ("weights.json", {"tried": _by_rate, "confirmed": _confirmed}),
 }

@@ -77,6 +77,30 @@ def images(n: int, size: int = 8, channels: int = 3, seed: int = 1) -> Tensor:
     return torch.randn(n, channels, size, size, generator=torch.Generator().manual_seed(seed))
 
 
+class Deep(nn.Module):
+    """Narrow and deep, with skips: what spikes distort most."""
+
+    def __init__(self, blocks: int = 6) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.first = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(blocks))
+        self.second = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(blocks))
+        self.fc = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem(x))
+        for first, second in zip(self.first, self.second, strict=True):
+            x = F.relu(second(F.relu(first(x))) + x)
+        return self.fc(x.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def deep() -> Deep:
+    torch.manual_seed(3)
+    model = Deep().eval().requires_grad_(False)
+    model.fc.weight.mul_(40)  # so that answers differ
+    return model
+
+
 class Function(nn.Module):
     """What a function makes of a convolution."""
 

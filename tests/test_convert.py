@@ -3,6 +3,7 @@
 import copy
 from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -285,6 +286,22 @@ def test_rounding_enters_where_it_is_told_to() -> None:
                     assert torch.equal(op.bias, op.theta / 8)
                 if op.v_init is not None and op.theta is not None:
                     assert torch.equal(op.v_init, op.theta / 2)
+
+
+def test_split_rounding_is_between_the_two_and_its_ends_are_them(tmp_path: Path) -> None:
+    model, x = residual(), images(16)
+
+    def converted(**rounding: Any) -> spikecal.SpikingNetwork:
+        return spikecal.convert(model, x, T=4, pipeline=Pipeline(sweeps=((spikecal.Bias(),),), **rounding)).snn
+
+    assert same(converted(rounding="split", kappa=0), converted(rounding="bias"))
+    assert same(converted(rounding="split", kappa=1.0), converted(rounding="potential"))
+    snn = spikecal.convert(dyadic(), dyadic_images(8), T=4, pipeline=Pipeline(rounding="split", kappa=0.25)).snn
+    for op in (stage.end.op for stage in snn.stages if stage.spiking):
+        assert torch.equal(op.v_init, op.theta / 8)  # type: ignore[arg-type,operator]
+        assert torch.equal(op.bias, op.theta * 0.75 / 8)  # type: ignore[arg-type,operator]
+    snn.save(tmp_path / "n.snn")
+    assert torch.equal(spikecal.load(tmp_path / "n.snn")(dyadic_images(3)), snn(dyadic_images(3)))
 
 
 class Clipped(nn.Module):

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -22,7 +22,7 @@ from spikecal import (
 )
 from spikecal.calibration.calibrators import Calibrator
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile
-from spikecal.pipeline import CALIBRATORS, PRESETS, THRESHOLDS
+from spikecal.pipeline import CALIBRATORS, PRESETS, THRESHOLDS, Rounding
 
 # Written out, not taken from the classes: a default that drifts must not take its test along.
 THRESHOLD = {"kind": "mmse", "per": "channel", "images": 1024, "grid": 100}
@@ -59,7 +59,8 @@ def test_as_many_images_are_asked_for_as_the_hungriest_part_needs(preset: Pipeli
 
 
 def test_thresholds_are_searched_with_what_is_simulated() -> None:
-    assert [Pipeline(rounding=r).quantiser for r in ("floor", "bias", "potential")] == ["floor", "round", "round"]  # type: ignore[arg-type]
+    found = {rounding: Pipeline(rounding=rounding).quantiser for rounding in get_args(Rounding)}
+    assert found == {"floor": "floor", "bias": "round", "potential": "round", "split": "round"}
 
 
 REFERENCE_ORDER = Pipeline(
@@ -69,7 +70,10 @@ REFERENCE_ORDER = Pipeline(
 )
 
 
-@pytest.mark.parametrize("pipeline", [*PRESETS.values(), REFERENCE_ORDER])
+SPLIT = dataclasses.replace(LCP, rounding="split", kappa=0.25)
+
+
+@pytest.mark.parametrize("pipeline", [*PRESETS.values(), REFERENCE_ORDER, SPLIT])
 def test_plain_data_and_back(pipeline: Pipeline) -> None:
     assert Pipeline.from_dict(pipeline.to_dict()) == pipeline
 
@@ -123,6 +127,9 @@ def test_toml_keeps_what_it_does_not_name(tmp_path: Path) -> None:
     assert Pipeline.from_toml(path) == dataclasses.replace(LCP, threshold=Percentile(per="channel"))
     path.write_text("")
     assert Pipeline.from_toml(path) == BASELINE
+    path.write_text('preset = "lcp"\nrounding = "split"\nkappa = 0.25\n')
+    assert Pipeline.from_toml(path) == SPLIT
+    assert Pipeline(rounding="split") == Pipeline(rounding="split", kappa=0.5)
 
 
 @pytest.mark.parametrize(
@@ -133,6 +140,13 @@ def test_toml_keeps_what_it_does_not_name(tmp_path: Path) -> None:
         ({"preset": 3}, "3"),
         ({"rounding": "up"}, "up"),
         ({"rounding": ["bias"]}, "bias"),
+        ({"kappa": 0.5}, 'kappa is for rounding="split"'),
+        ({"rounding": "floor", "kappa": 0.5}, "kappa"),
+        ({"rounding": "split", "kappa": 1.5}, "1.5"),
+        ({"rounding": "split", "kappa": -0.1}, "kappa"),
+        ({"rounding": "split", "kappa": float("nan")}, "kappa"),
+        ({"rounding": "split", "kappa": "half"}, "half"),
+        ({"rounding": "split", "kappa": True}, "kappa"),
         ({"threshold": "mmse"}, "mmse"),
         ({"threshold": {"kind": "median"}}, "median"),
         ({"threshold": {"kind": ["mmse"]}}, "mmse"),

@@ -8,43 +8,51 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from spikecal import detection
     from spikecal.analysis.evaluate import Evaluation, evaluate
+    from spikecal.analysis.inspection import inspect
     from spikecal.calibration.calibrators import Bias, Potential, Weights
     from spikecal.calibration.finetune import FineTune
+    from spikecal.calibration.readout import ReadOut
+    from spikecal.calibration.regression import ClosedFormWeights
+    from spikecal.calibration.rescale import RefineThreshold
     from spikecal.calibration.temporal import TemporalBias
     from spikecal.calibration.threshold import MMSE, MaxAct, Percentile
     from spikecal.conversion import convert
     from spikecal.distillation.distill import Distilled, distill
     from spikecal.distillation.inversion import Inversion
     from spikecal.errors import ConfigError, ConversionError, DataError, FileError, SpikecalError
-    from spikecal.pipeline import ACP, BASELINE, LCP, MAXACT, PC, PERCENTILE, Pipeline
+    from spikecal.pipeline import ACP, AUTO, BASELINE, LCP, MAXACT, PC, PERCENTILE, Pipeline
     from spikecal.result import Result
-    from spikecal.snn.file import inspect, load
+    from spikecal.snn.file import load
     from spikecal.snn.network import Run, SpikingNetwork
 
 # The public names, and where they live. They are imported on first use: torch takes seconds, `--help` should not.
 _HOMES = {
     "spikecal.analysis.evaluate": ("Evaluation", "evaluate"),
+    "spikecal.analysis.inspection": ("inspect",),
     "spikecal.calibration.calibrators": ("Bias", "Potential", "Weights"),
     "spikecal.calibration.finetune": ("FineTune",),
+    "spikecal.calibration.regression": ("ClosedFormWeights",),
+    "spikecal.calibration.readout": ("ReadOut",),
+    "spikecal.calibration.rescale": ("RefineThreshold",),
     "spikecal.calibration.temporal": ("TemporalBias",),
     "spikecal.calibration.threshold": ("MMSE", "MaxAct", "Percentile"),
     "spikecal.conversion": ("convert",),
     "spikecal.distillation.distill": ("Distilled", "distill"),
     "spikecal.distillation.inversion": ("Inversion",),
     "spikecal.errors": ("ConfigError", "ConversionError", "DataError", "FileError", "SpikecalError"),
-    "spikecal.pipeline": ("ACP", "BASELINE", "LCP", "MAXACT", "PC", "PERCENTILE", "Pipeline"),
+    "spikecal.pipeline": ("ACP", "AUTO", "BASELINE", "LCP", "MAXACT", "PC", "PERCENTILE", "Pipeline"),
     "spikecal.result": ("Result",),
-    "spikecal.snn.file": ("inspect", "load"),
+    "spikecal.snn.file": ("load",),
     "spikecal.snn.network": ("Run", "SpikingNetwork"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "ACP", "BASELINE", "Bias", "ConfigError", "ConversionError", "DataError", "Distilled", "Evaluation", "FileError",
-    "FineTune", "Inversion", "LCP",
-    "MAXACT", "MMSE", "MaxAct", "PC", "PERCENTILE", "Percentile", "Pipeline", "Potential", "Result", "Run",
-    "SpikecalError", "SpikingNetwork", "TemporalBias", "Weights", "convert", "detection", "distill",
-    "evaluate", "inspect", "load",
+    "ACP", "AUTO", "BASELINE", "Bias", "ClosedFormWeights", "ConfigError", "ConversionError", "DataError",
+    "Distilled", "Evaluation", "FileError", "FineTune", "Inversion", "LCP", "MAXACT", "MMSE", "MaxAct", "PC",
+    "PERCENTILE", "Percentile", "Pipeline", "Potential", "ReadOut", "RefineThreshold", "Result", "Run",
+    "SpikecalError", "SpikingNetwork", "TemporalBias", "Weights", "convert", "detection", "distill", "evaluate",
+    "inspect", "load",
 ]  # fmt: skip
 
 

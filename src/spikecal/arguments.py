@@ -1,21 +1,34 @@
 """What `convert` is given: checked, and what it means for this model."""
 
 import inspect
+import re
 from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import torch
 from torch import nn
 
 from spikecal.calibration.images import Inputs
+from spikecal.choice.placement import steps_within
 from spikecal.errors import ConfigError, ConversionError
 from spikecal.graph.graph import Graph
 from spikecal.graph.ops import MaxPool
-from spikecal.pipeline import Pipeline
-from spikecal.placement import steps_within
+from spikecal.pipeline import Auto, Effort, Pipeline, Plan, resolve_plan
 
 DEFAULT_T = 32
 Choice = tuple[list[int], int | None]  # the T a network may have, and its latency; None is no more than T
+
+
+def plan_of(pipeline: Plan | str, effort: Effort | None) -> Plan:
+    """The pipeline, or AUTO with its effort."""
+    plan = resolve_plan(pipeline)
+    if effort is None:
+        return plan
+    if not isinstance(plan, Auto):
+        raise ConfigError("effort is how much AUTO tries, and this pipeline is fixed: leave one of them out")
+    return replace(plan, effort=effort)
 
 
 def check_model(model: Any) -> None:
@@ -49,11 +62,11 @@ def choices_of(T: int | Sequence[int] | None, latency: int | str | None) -> list
 def latency_of(latency: Any, T: int | None) -> int:
     """A latency in steps from a number of them, or from one such as "2x": so many times T."""
     text = latency.strip() if isinstance(latency, str) else ""
-    if text.endswith("x") and text[:-1].replace(".", "", 1).isdigit():
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{0,9})?x", text):
         if T is None:
             raise ConfigError(f"a latency of {text} needs a T: give T, or a latency in steps")
-        latency = int(float(text[:-1]) * T)
-    elif text.isdigit():
+        latency = int(Fraction(text[:-1]) * T)
+    elif re.fullmatch(r"[0-9]{1,9}", text):
         latency = int(text)
     if type(latency) is not int or latency < 1:
         raise ConfigError(f"latency must be a positive integer or a multiple of T such as '2x', not {latency!r}")

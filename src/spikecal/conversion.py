@@ -22,9 +22,12 @@ from spikecal.arguments import (
     home_of,
     image_dims,
     number_of_inputs,
+    plan_of,
 )  # fmt: skip
 from spikecal.calibration.images import Inputs, collect
 from spikecal.calibration.sweep import StageRecord
+from spikecal.choice.heldout import HeldOut
+from spikecal.choice.selection import Decision, decide
 from spikecal.errors import ConversionError
 from spikecal.graph.graph import Graph, describe
 from spikecal.graph.lowering.lower import lower
@@ -32,8 +35,7 @@ from spikecal.graph.ops import Spike
 from spikecal.graph.stages import partition, with_joints
 from spikecal.memory import free_memory
 from spikecal.phases import Context, histograms, run_phases, set_neurons
-from spikecal.pipeline import LCP, Pipeline, resolve
-from spikecal.placement import Placement, Search
+from spikecal.pipeline import AUTO, Effort, Plan
 from spikecal.progress import Progress, Silent
 from spikecal.result import Result
 from spikecal.snn.network import SpikingNetwork, weights_channels_last
@@ -50,9 +52,10 @@ def convert(
     model: nn.Module,
     images: Any,
     T: int | Sequence[int] | None = None,
-    pipeline: Pipeline | str = LCP,
+    pipeline: Plan | str = AUTO,
     *,
     latency: int | str | None = None,
+    effort: Effort | None = None,
     seed: int = 0,
     keep: Sequence[str] = (),
     workdir: str | Path | None = None,
@@ -65,32 +68,31 @@ def convert(
 
     `images`: a tensor, a dataset or a loader, normalised as in training; labels are ignored. `latency`: steps from the
     first of the input to the last of the output, or "2x" for 2 T; what it has beyond T is spent on layers that wait,
-    where that helps. With a latency and no T, T is chosen too. `keep`: submodules that
-    stay analog at the end of the network. `workdir`: where a killed conversion resumes from. `memory`: bytes to use
-    before going to disk, by default half of what is free. `micro_batch`: images per kernel call. `records`: whether a
-    pipeline without calibrators simulates some images nevertheless, to record the errors of its stages.
+    where that helps. With a latency and no T, T is chosen too. `effort`: how many pipelines AUTO tries, "low", "normal"
+    or "high": about 5, 20 or 300 times the time of LCP. `keep`: submodules that stay analog at the end of the network.
+    `workdir`: where a killed conversion resumes from. `memory`: bytes to use before going to disk, by default half of
+    what is free. `micro_batch`: images per kernel call. `records`: whether a pipeline without calibrators simulates
+    some images nevertheless, to record the errors of its stages.
     """
     check_model(model)
     keep = checked_keep(keep)
     check_number("seed", seed, 0, 2**63)
     check_number("memory", memory, 0)
     check_number("micro_batch", micro_batch, 1)
-    pipeline, choices = resolve(pipeline), choices_of(T, latency)
+    plan, choices = plan_of(pipeline, effort), choices_of(T, latency)
     device, dtype = home_of(model)
     chosen = [
         tuple(x.to(device, dtype) for x in image)
-        for image in collect(images, pipeline.images, number_of_inputs(model), seed, image_dims(model))
+        for image in collect(images, plan.fixed.images, number_of_inputs(model), seed, image_dims(model))
     ]
     started = time.perf_counter()
-    graph = _lowered(model, chosen, keep, pipeline)
+    graph = _lowered(model, chosen, keep, plan)
     timings = Timings(lowering=time.perf_counter() - started)
-    work = (
-        None if workdir is None else _opened(workdir, graph, chosen, pipeline, [choices, seed, list(keep), micro_batch])
-    )
+    work = None if workdir is None else _opened(workdir, graph, chosen, plan, [choices, seed, list(keep), micro_batch])
     context = Context(
         ann=graph,
         images=chosen,
-        pipeline=pipeline,
+        pipeline=plan.fixed,
         seed=seed,
         micro_batch=micro_batch,
         memory=int(COUNTED * (free_memory() // 2 if memory is None else memory)),
@@ -99,7 +101,7 @@ def convert(
         workdir=work,
     )
     try:
-        result = _calibrated(context, choices, timings, dtype)
+        result = _calibrated(context, plan, choices, timings, dtype)
     finally:
         if work is not None:
             work.close()
@@ -107,53 +109,49 @@ def convert(
     return result
 
 
-def _lowered(model: nn.Module, images: list[Inputs], keep: Sequence[str], pipeline: Pipeline) -> Graph:
+def _lowered(model: nn.Module, images: list[Inputs], keep: Sequence[str], plan: Plan) -> Graph:
     """The canonical graph of a model, if that is one that can spike."""
     graph = with_joints(lower(model, example_of(images), keep))
     if not partition(graph):
         raise ConversionError(type(model).__name__, "a network that computes nothing", "convert one that does")
     if not any(isinstance(node.op, Spike) for node in graph.nodes.values()):
         logger.warning("the network has no ReLU: nothing in it will spike")
-    check_pools(graph, pipeline)
+    check_pools(graph, plan.fixed)
     weights_channels_last(graph)
     return graph
 
 
-def _opened(
-    workdir: str | Path, graph: Graph, images: list[Inputs], pipeline: Pipeline, settings: list[Any]
-) -> Workdir:
+def _opened(workdir: str | Path, graph: Graph, images: list[Inputs], plan: Plan, settings: list[Any]) -> Workdir:
     """The working directory of this conversion and no other."""
-    identity = [pipeline.to_dict(), *settings, [__version__, torch.__version__], describe(graph)]
+    identity = [plan.to_dict(), *settings, [__version__, torch.__version__], describe(graph)]
     tensors = [t for node in graph.nodes.values() for t in node.op.tensors().values()]
     return Workdir(Path(workdir), fingerprint([*tensors, *(x for image in images for x in image)], identity))
 
 
-def _calibrated(context: Context, choices: list[Choice], timings: Timings, dtype: torch.dtype) -> Result:
+def _calibrated(context: Context, plan: Plan, choices: list[Choice], timings: Timings, dtype: torch.dtype) -> Result:
     """One network for each choice of T and latency."""
-    graph, pipeline, images = context.ann, context.pipeline, context.images
     seen, timings.thresholds = histograms(context)
-    per_image = timings.thresholds / min(len(images), pipeline.threshold.images)
-    held = sum(x.nbytes for image in images for x in image) + sum(found.counts.nbytes for found in seen.values())
-    context = replace(context, memory=context.memory - held)
+    per_image = timings.thresholds / min(len(context.images), context.pipeline.threshold.images)
+    images = sum(x.nbytes for image in context.images for x in image)
+    context = replace(context, memory=context.memory - images - sum(found.counts.nbytes for found in seen.values()))
 
+    held = HeldOut(context, seen, dtype)
     networks: dict[int, SpikingNetwork] = {}
     records: list[StageRecord] = []
-    placements: dict[int, Placement] = {}
+    decisions: dict[int, Decision] = {}
     for steps, latency in choices:
         started = time.perf_counter()
-        T, waits = steps[0], dict[str, int]()
-        if latency is not None:
-            found = Search(context, seen, dtype, latency, per_image).run(steps)
-            T, waits = found.kept.T, dict(found.kept.waits)
-            placements[T] = found
-        networks[T] = SpikingNetwork(graph.clone(), T, waits)
-        set_neurons(networks[T], seen, pipeline, dtype, context.shapes)
-        records += run_phases(context, networks[T], per_image)
-        timings.steps[T] = time.perf_counter() - started
+        found = decide(plan, held, steps, latency, per_image)
+        network = SpikingNetwork(context.ann.clone(), found.T, found.waits)
+        set_neurons(network, seen, found.pipeline, dtype, context.shapes)
+        records += run_phases(replace(context, pipeline=found.pipeline), network, per_image)
+        networks[found.T], decisions[found.T] = network, found
+        timings.steps[found.T] = time.perf_counter() - started
     origin = Origin(
         micro_batches={T: context.images_per_call(T) for T in networks if context.phases()},
-        placements={T: found.to_dict() for T, found in placements.items()},
+        placements={T: found.placement.to_dict() for T, found in decisions.items() if found.placement},
+        choices={T: found.selection.to_dict() for T, found in decisions.items() if found.selection},
     )
     for network in networks.values():
         network.origin = origin
-    return Result(networks, records, pipeline, seen, timings, origin)
+    return Result(networks, records, {T: found.pipeline for T, found in decisions.items()}, seen, timings, origin)

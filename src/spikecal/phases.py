@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spikecal.calibration.cache import Cache
-from spikecal.calibration.calibrators import Calibrator, Weights
+from spikecal.calibration.calibrators import Calibrator
 from spikecal.calibration.histogram import PARTS, Histogram
 from spikecal.calibration.images import Inputs, batches
 from spikecal.calibration.sweep import StageRecord, Sweep, observe
@@ -94,9 +94,10 @@ def set_neurons(
 
 def set_threshold(op: Spike, theta: Tensor, T: int, pipeline: Pipeline) -> None:
     """Give a layer a threshold, and the half step of rounding that goes with it."""
+    early, steadily = pipeline.half_step
     op.theta = frozen(theta)
-    op.bias = frozen(theta / (2 * T)) if pipeline.rounding == "bias" else None
-    op.v_init = frozen(theta / 2) if pipeline.rounding == "potential" else None
+    op.bias = frozen(steadily * theta / (2 * T)) if steadily else None
+    op.v_init = frozen(early * theta / 2) if early else None
 
 
 def run_phases(context: Context, network: SpikingNetwork, per_image: float) -> list[StageRecord]:
@@ -141,8 +142,7 @@ def image_passes(phase: Phase, images: int, T: int) -> float:
     """About how many passes of the ANN over one image a phase costs: the estimate before it starts."""
     if isinstance(phase, NetworkPhase):
         return phase.passes(images, T)
-    solving = sum(3 * c.iterations * c.batch for c in phase if isinstance(c, Weights))
-    return images * (1 + 1.5 * T) + solving
+    return images * (1 + 1.5 * T) + sum(c.passes(images, T) for c in phase)
 
 
 def sweep(

@@ -8,6 +8,9 @@ from typing import Any, Literal, TypeVar
 
 from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
 from spikecal.calibration.finetune import FineTune
+from spikecal.calibration.readout import ReadOut
+from spikecal.calibration.regression import ClosedFormWeights
+from spikecal.calibration.rescale import RefineThreshold
 from spikecal.calibration.temporal import TemporalBias
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Quantiser, Threshold
 from spikecal.calibration.whole import NetworkPhase
@@ -15,17 +18,23 @@ from spikecal.errors import ConfigError
 from spikecal.neurons import NEURONS, IntegrateAndFire, Neuron, known_neuron
 from spikecal.settings import check_types, from_toml, preset
 
-Rounding = Literal["floor", "bias", "potential"]
-ROUNDINGS = ("floor", "bias", "potential")
+Rounding = Literal["floor", "bias", "potential", "split"]
+ROUNDINGS = ("floor", "bias", "potential", "split")
+EVENLY = 0.5  # kappa, where rounding is split and nobody says how
 
 THRESHOLDS: dict[str, type[Threshold]] = {"maxact": MaxAct, "percentile": Percentile, "mmse": MMSE}
 CALIBRATORS: dict[str, type[Calibrator]] = {
     "bias": Bias,
     "potential": Potential,
     "weights": Weights,
+    "closed-form weights": ClosedFormWeights,
     "temporal bias": TemporalBias,
+    "threshold": RefineThreshold,
 }
-NETWORK_PHASES: dict[str, type[NetworkPhase]] = {"finetune": FineTune}
+NETWORK_PHASES: dict[str, type[NetworkPhase]] = {"finetune": FineTune, "read-out": ReadOut}
+
+Effort = Literal["low", "normal", "high"]
+EFFORTS = {"low": 5.0, "normal": 20.0, "high": 300.0}  # how many times the cost of LCP
 
 Phase = tuple[Calibrator, ...] | NetworkPhase
 Part = TypeVar("Part", bound=Calibrator | NetworkPhase)
@@ -36,7 +45,8 @@ class Pipeline:
     """How a network is converted.
 
     `rounding` is how the half step of ClipRound enters: `bias` (theta/2T at every step, the paper's text),
-    `potential` (v(0) = theta/2) or not at all (`floor`). `sweeps` are its phases, in order. Most are passes over the
+    `potential` (v(0) = theta/2), `split` (the share `kappa` of it by potential, the rest by bias) or not at all
+    (`floor`). `sweeps` are its phases, in order. Most are passes over the
     network, front to back: a tuple of calibrators that a stage goes through before the next stage's turn. Others work
     on the whole network at once.
     """
@@ -45,16 +55,34 @@ class Pipeline:
     rounding: Rounding = "bias"
     sweeps: tuple[Phase, ...] = ()
     neuron: Neuron = IntegrateAndFire()
+    kappa: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.neuron, Neuron):
             raise ConfigError(f"a pipeline's neuron is an object such as IntegrateAndFire(), not {self.neuron!r}")
         if self.rounding not in ROUNDINGS:
             raise ConfigError(f"rounding is one of {', '.join(ROUNDINGS)}, not {self.rounding!r}")
+        self._check_kappa()
         if not isinstance(self.threshold, Threshold):
             raise ConfigError(f"a threshold is MaxAct(), Percentile() or MMSE(), not {self.threshold!r}")
         if not _are_sweeps(self.sweeps):
             raise ConfigError(f"sweeps are tuples of calibrators in a tuple, such as ((Bias(),),), not {self.sweeps!r}")
+
+    def _check_kappa(self) -> None:
+        if self.rounding == "split" and self.kappa is None:
+            object.__setattr__(self, "kappa", EVENLY)
+        if self.kappa is None:
+            return
+        if self.rounding != "split":
+            raise ConfigError(f'kappa is for rounding="split", and rounding here is {self.rounding!r}: leave it out')
+        if type(self.kappa) not in (int, float) or not 0 <= self.kappa <= 1:
+            raise ConfigError(f"kappa is between 0 and 1, not {self.kappa!r}")
+
+    @property
+    def half_step(self) -> tuple[float, float]:
+        """The shares of rounding's half step that are there before the first step, and that come with every step."""
+        early = {"potential": 1.0, "split": self.kappa}.get(self.rounding) or 0.0
+        return early, 0.0 if self.rounding == "floor" else 1 - early
 
     @property
     def quantiser(self) -> Quantiser:
@@ -75,18 +103,29 @@ class Pipeline:
     @property
     def learns(self) -> bool:
         """Whether weights change; the ANN is then no longer in the network."""
-        return any(isinstance(part, Weights) or (isinstance(part, NetworkPhase) and part.learns) for part in self.parts)
+        return any(part.learns for part in self.parts)
+
+    @property
+    def slow(self) -> bool:
+        """Whether a part of it takes so long that a killed run should resume inside it."""
+        return self.learns or any(isinstance(phase, NetworkPhase) for phase in self.sweeps)
 
     @property
     def images(self) -> int:
         """How many images all of it looks at."""
         return max([self.threshold.images, *(part.images for part in self.parts)])
 
+    @property
+    def fixed(self) -> "Pipeline":
+        """Itself: nothing of it is chosen later."""
+        return self
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as in TOML and in files."""
         return {
             "threshold": _plain(self.threshold, THRESHOLDS),
             "rounding": self.rounding,
+            **({} if self.kappa is None else {"kappa": self.kappa}),
             "sweeps": [
                 _plain(phase, NETWORK_PHASES)
                 if isinstance(phase, NetworkPhase)
@@ -111,12 +150,11 @@ class Pipeline:
             if not isinstance(sweeps, list) or not all(map(_is_plain_phase, sweeps)):
                 raise ConfigError("sweeps are a list of lists of calibrators")
             changes["sweeps"] = tuple(_phase(phase) for phase in sweeps)
-        if "rounding" in settings:
-            changes["rounding"] = settings.pop("rounding")
+        changes |= {name: settings.pop(name) for name in ("rounding", "kappa") if name in settings}
         if "neuron" in settings:
             changes["neuron"] = _neuron(settings.pop("neuron"))
         if settings:
-            known = "preset, threshold, rounding, sweeps, neuron"
+            known = "preset, threshold, rounding, kappa, sweeps, neuron"
             raise ConfigError(f"a pipeline has no setting {sorted(settings)[0]!r}; it has {known}")
         return dataclasses.replace(base, **changes)
 
@@ -144,6 +182,48 @@ class Pipeline:
         threshold = dataclasses.replace(self.threshold, images=count)
         whole = dataclasses.replace(self, threshold=threshold).changed(Calibrator, images=count)
         return whole.changed(NetworkPhase, images=count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Auto:
+    """A pipeline that is chosen for each network and T, from some that are tried on held-out calibration images.
+
+    `effort` is how many are tried, as a multiple of what LCP costs: about 5, 20 and 300 times. `images`, if given, is
+    how many every part looks at, and `potentials` is what initial potentials are calibrated for.
+    """
+
+    effort: Effort = "normal"
+    images: int | None = None
+    potentials: Literal["neuron", "channel"] = "neuron"
+
+    def __post_init__(self) -> None:
+        if self.effort not in EFFORTS:
+            raise ConfigError(f"effort is one of {', '.join(EFFORTS)}, not {self.effort!r}")
+
+    @property
+    def times(self) -> float:
+        """How many times the cost of LCP all of it may cost."""
+        return EFFORTS[self.effort]
+
+    @property
+    def fixed(self) -> Pipeline:
+        """The one that others must beat."""
+        return self.fitted(LCP)
+
+    def fitted(self, pipeline: Pipeline) -> Pipeline:
+        """A pipeline with the images and potentials that are asked for."""
+        pipeline = pipeline.changed(Potential, per=self.potentials)
+        return pipeline if self.images is None else pipeline.with_images(self.images)
+
+    def with_images(self, count: int) -> "Auto":
+        return dataclasses.replace(self, images=count)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as in working directories; files have the pipelines that were chosen."""
+        return {"preset": "auto", **dataclasses.asdict(self)}
+
+
+Plan = Pipeline | Auto  # of a conversion
 
 
 def _are_sweeps(sweeps: Any) -> bool:
@@ -206,9 +286,20 @@ ACP = Pipeline(sweeps=((Potential(), Weights()),))
 # So few that SGD at the paper's rate would not get far: Adam does (docs/method.md, what weights calibration gains).
 FEW_ITERATIONS: dict[str, Any] = {"optimiser": "adam", "lr": 1e-3}
 
+AUTO = Auto()
+
 PRESETS = {"maxact": MAXACT, "percentile": PERCENTILE, "baseline": BASELINE, "lcp": LCP, "pc": PC, "acp": ACP}
 
 
 def resolve(pipeline: Pipeline | str) -> Pipeline:
     """A pipeline, or the preset of that name."""
     return preset(pipeline, Pipeline, PRESETS, "pipeline")
+
+
+def resolve_plan(plan: Plan | str) -> Plan:
+    """A pipeline, or `AUTO`, or the one of that name."""
+    if isinstance(plan, Auto) or (isinstance(plan, str) and plan.lower() == "auto"):
+        return AUTO if isinstance(plan, str) else plan
+    if isinstance(plan, str) and plan.lower() not in PRESETS:
+        raise ConfigError(f"there is no pipeline {plan!r}; there are auto, {', '.join(PRESETS)}")
+    return resolve(plan)

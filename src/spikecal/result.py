@@ -24,7 +24,7 @@ class Result:
 
     networks: dict[int, SpikingNetwork]
     records: list[StageRecord]
-    pipeline: Pipeline
+    pipelines: dict[int, Pipeline]
     histograms: dict[str, Histogram]
     timings: Timings = field(default_factory=Timings)
     origin: Origin = field(default_factory=Origin)
@@ -33,6 +33,11 @@ class Result:
     def snn(self) -> SpikingNetwork:
         """The network for the largest T."""
         return self.networks[max(self.networks)]
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """That of the largest T; AUTO may choose another one for each."""
+        return self.pipelines[max(self.pipelines)]
 
     def at(self, T: int) -> SpikingNetwork:
         if T not in self.networks:
@@ -47,9 +52,9 @@ class Result:
         """Write one file with all networks, and beside it `path + ".json"` with the timings."""
         layers = {name: histogram.layer() for name, histogram in self.histograms.items()}
         extra = {f"{name}:{part}": getattr(h, part) for name, h in layers.items() for part in PARTS}
-        plan = self.pipeline.to_dict()
+        plans = {T: pipeline.to_dict() for T, pipeline in self.pipelines.items()}
         records = tuple(settings_of(record) for record in self.records)
-        origin = self.origin.changed(pipelines=dict.fromkeys(self.networks, plan), records=records)
+        origin = self.origin.changed(pipelines=plans, records=records)
         write(path, self.networks, origin, extra)
         stages = [[r.T, r.sweep, r.stage, r.seconds] for r in self.records]
         if not is_special(Path(path)):

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,12 @@ class Workdir:
                 f"{self.folder} holds another {self.what} (network, images or settings differ): "
                 f"choose another directory or delete it"
             )
+
+    def within(self, name: str) -> "Workdir":
+        """A folder in this one, for a part of the run that has the same steps as the whole."""
+        inner = copy(self)
+        inner.folder = self.folder / name
+        return inner
 
     def save(self, key: str, tensors: dict[str, Tensor], record: Any) -> None:
         whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}

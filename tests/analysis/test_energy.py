@@ -290,6 +290,40 @@ def test_what_is_no_synapse_is_counted_by_hand() -> None:
     assert energy.ratio_with_all == pytest.approx((energy.snn_pj + everything[1]) / (energy.ann_pj + everything[0]))
 
 
+class Late(nn.Module):
+    """An output that adds up what comes late, the spikes and the linear value that came before it, and the image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.image = nn.Conv2d(2, 3, 1), nn.Conv2d(2, 3, 1)
+        self.trunk, self.b, self.out = (nn.Conv2d(3, 3, 1) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        a = F.relu(self.a(x))
+        trunk = self.trunk(a)
+        late = F.relu(self.b(F.relu(trunk)))
+        return self.out(late) + trunk + a + self.image(x)
+
+
+def test_delay_lines_are_counted_by_hand_and_beside_the_synapses() -> None:
+    x = torch.randn(4, 2, 6, 6, generator=torch.Generator().manual_seed(0))
+    plain = converted(Late().eval(), x, T=4)
+    a, b, c = (stage.name for stage in plain.stages if stage.spiking)
+    snn = SpikingNetwork(plain.graph, 4, {a: 1, b: 1, c: 2})
+    energy, spikes = measure_energy(snn, x), snn.run(x).spikes
+    lines = {line.name: (line.ann, line.snn) for line in energy.lines}
+    # spikes of the first layer and, at each of 4 steps, the 3 x 36 numbers of the trunk are there 3 steps too early;
+    # the image stays the same, and is not held
+    assert lines["delay lines"] == (0, 3 * int(spikes[a].sum()) / len(x) + 3 * 4 * 3 * 36)
+    assert energy.spikes == sum(int(count.sum()) for count in spikes.values()) / len(x)
+    synapses = AC_PJ * energy.sops + MAC_PJ * sum(layer.snn_macs for layer in energy.layers)
+    assert energy.ratio == pytest.approx(synapses / energy.ann_pj)
+    everything = [AC_PJ * sum(side) for side in zip(*lines.values(), strict=True)]
+    assert energy.ratio_with_all == pytest.approx((synapses + everything[1]) / (energy.ann_pj + everything[0]))
+    assert "delay lines" not in {line.name for line in measure_energy(plain, x).lines}
+
+
 def test_batches_add_up_and_evaluate_has_it() -> None:
     snn, x = converted(residual(), images(16)), images(12, seed=7)
     labels = torch.zeros(12, dtype=torch.int64)

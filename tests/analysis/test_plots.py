@@ -135,6 +135,14 @@ def test_thresholds_rates_and_samples_show_what_went_in() -> None:
     assert axes.get_legend() is not None
 
 
+def test_curves_of_networks_that_wait_end_at_their_latency() -> None:
+    figure = accuracy_over_time({"late": [0.5, 0.6], "plain": [0.1, 0.2, 0.3, 0.4]}, {}, latencies={"late": 5})
+    (axes,) = figure.axes
+    lines = {str(line.get_label()): np.asarray(line.get_xdata()).tolist() for line in axes.get_lines()}
+    assert lines == {"late, made for T = 2, latency 5": [4, 5], "plain, made for T = 4": [1, 2, 3, 4]}
+    assert axes.get_xlabel() == "latency in steps"
+
+
 def test_accuracy_over_steps_has_a_panel_a_network() -> None:
     means = {"Baseline": {4: (10.0, 1.0), 8: (20.0, None)}, "ACP": {4: (50.0, 2.0), 8: (60.0, 1.0)}}
     figure = accuracy_over_steps(dict.fromkeys("abcde", (means, 70.0)))

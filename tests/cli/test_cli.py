@@ -61,6 +61,8 @@ def net(tmp_path: Path) -> str:
         (["convert", "resnet20", "--pipeline", "acp", "--config", "a.toml", "-o", "x.snn"], "not both"),
         (["convert", "resnet20", "--config", "none.toml", "-o", "x.snn"], "none.toml"),
         (["convert", "resnet20", "--rounding", "up", "-o", "x.snn"], "--rounding"),
+        (["convert", "resnet20", "--kappa", "0.5", "-o", "x.snn"], "kappa is for"),
+        (["convert", "resnet20", "--rounding", "split", "--kappa", "2", "-o", "x.snn"], "--kappa"),
         (["convert", "resnet20", "--iterations", "5", "-o", "x.snn"], "--iterations"),
         (["convert", "resnet20", "--memory", "lots", "-o", "x.snn"], "lots"),
         (["convert", "resnet20", "--data", "cifar10", "-o", "x.snn"], "spikecal datasets get cifar10"),
@@ -316,6 +318,8 @@ class TestConvert:
         assert [part["kind"] for part in parts] == ["potential", "weights"]
         assert all(part["images"] == 16 for part in (pipeline["threshold"], *parts))
         assert parts[1]["iterations"] == 3
+        split = self.convert(run, net, "--rounding", "split", "--kappa", 0.25, "--images", 4, "-o", "net.snn")
+        assert (split["pipeline"]["rounding"], split["pipeline"]["kappa"]) == ("split", 0.25)
 
     def test_table_for_people(self, run: Run, net: str) -> None:
         code, out, err = run(

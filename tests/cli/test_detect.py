@@ -41,15 +41,20 @@ def test_train(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_convert_and_evaluate(folder: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "d.snn"
     data = ["--data", f"voc:{folder}", "--weights", str(weights)]
-    assert main(["convert", NAME, *data, "-T", "2", "-T", "3", "--task", "detect", "-o", str(out), "--json"]) == 0
+    steps = ["-T", "2", "-T", "3", "--latency", "2x"]
+    assert main(["convert", NAME, *data, *steps, "--task", "detect", "-o", str(out), "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
+    assert [time["T"] for time in made["timing"]] == [time["latency"] for time in made["timing"]] == [2, 3]
+    assert all("at least 8 calibration images" in time["search"]["why"] for time in made["timing"])
     assert set(made["precision"]) == {"analog", "2", "3"} and made["readout"] in ("current", "spikes")
     # the file says which detector and which data it came from
     assert main(["evaluate", str(out), "--weights", str(weights), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
+    assert found["timing"] == made["timing"]
     assert found["precision"] == made["precision"] and found["data"] == f"voc:{folder}"
     assert main(["evaluate", str(out), *data, "--task", "detect", "-T", "2"]) == 0
-    assert "mAP50" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "mAP50" in told and "interval" in told
     # its heads are not those of the embedded detector
     assert main(["evaluate", str(out), "--data", f"voc:{folder}"]) == 2
     assert "give --weights" in capsys.readouterr().err

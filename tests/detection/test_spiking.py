@@ -219,6 +219,17 @@ def test_what_is_not_a_detector(detector: nn.Module, made: detection.Conversion)
         detection.samples(detector, detector, images(1), [1])
 
 
+def test_a_body_can_wait_and_is_stored_so(detector: nn.Module, tmp_path: Path) -> None:
+    made = detection.convert(detector, images(9), pipeline="baseline", latency=3, readout="spikes")
+    made.save(tmp_path / "body.snn")
+    network = made.body.snn  # for a T that was chosen
+    assert network.T <= network.latency <= 3 and network.origin.placements[network.T]["images"] == 2
+    again = spiking.network_of(detection.load(tmp_path / "body.snn", detector))
+    assert (again.waits, again.latency, again.readout) == (network.waits, network.latency, "spikes")
+    with pytest.raises(ConfigError, match="T=4 cannot have a latency of 3"):
+        detection.convert(detector, images(2), T=4, latency=3)
+
+
 def test_samples_show_both_detectors_after_some_steps(made: detection.Conversion) -> None:
     spiking_one = made.at(4)
     found = detection.samples(made.analog, spiking_one, images(2), [1, 4])

@@ -1,6 +1,6 @@
 """One small conversion that the tests of the report share."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from networks import residual
+from report.browser import Page, chromium
 from torch import nn
 
 import spikecal
@@ -55,6 +56,12 @@ def conversion(tmp_path_factory: pytest.TempPathFactory) -> Conversion:
     path = tmp_path_factory.mktemp("report") / "net.snn"
     result.save(path)
     return Conversion(model, result, data, card, path)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with chromium(tmp_path_factory.mktemp("profile")) as page:
+        yield page
 
 
 def network_of(content: dict[str, Any], T: int) -> dict[str, Any]:

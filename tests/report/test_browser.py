@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from report.browser import Page, chromium
+from report.browser import Page
 from report.conftest import CLASSES, HOSTILE, STEPS, Conversion, rename
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
@@ -44,12 +44,6 @@ def file(seen: list[Seen], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "report.html"
     write_report(path, seen)
     return path
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with chromium(tmp_path_factory.mktemp("profile")) as page:
-        yield page
 
 
 @pytest.fixture

@@ -132,7 +132,7 @@ def test_signed_spikes_carry_negative_values_and_cost_energy_all_the_same() -> N
     assert name != first  # a constant current never falls
     found = spikecal.evaluate(snn, (x, torch.zeros(4, dtype=torch.int64))).energy
     assert found is not None
-    every, signed = EnergyMeter(snn.graph, snn.T), EnergyMeter(snn.graph, snn.T)
+    every, signed = EnergyMeter(snn), EnergyMeter(snn)
     every.add((x,), {name: layer.abs().sum(0) for name, layer in negative.items()})
     signed.add((x,), {name: layer.sum(0) for name, layer in negative.items()})
     assert found.sops == every.result().sops > signed.result().sops

@@ -1,29 +1,32 @@
 """Stages that wait: what they emit, when, and that it does not matter how the steps are cut up."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from networks import dyadic, dyadic_images, residual
 from networks import images as photos
+from snn.simulators import in_global_time, pipelined
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import spikecal
 from spikecal import ConfigError, DataError, SpikingNetwork
-from spikecal.graph.ops import Joint, MaxPool, Spike
-from spikecal.graph.stages import Stage
+from spikecal.graph.ops import Spike
 from spikecal.snn import execute
 from spikecal.snn.execute import Want
 
 T = 4
 
 
-def converted(model: nn.Module, x: Tensor, T: int = T, rounding: str = "bias") -> SpikingNetwork:
+def converted(
+    model: nn.Module, x: Tensor, T: int = T, rounding: str = "bias", keep: tuple[str, ...] = ()
+) -> SpikingNetwork:
     """With thresholds that are powers of two, and so exact in every sum."""
     pipeline = spikecal.Pipeline(threshold=spikecal.MaxAct(), rounding=rounding)  # type: ignore[arg-type]
-    snn = spikecal.convert(model, x, T=T, pipeline=pipeline, records=False).snn
+    snn = spikecal.convert(model, x, T=T, pipeline=pipeline, records=False, keep=keep).snn
     for stage in snn.stages:
         op = stage.end.op
         if isinstance(op, Spike):
@@ -33,6 +36,28 @@ def converted(model: nn.Module, x: Tensor, T: int = T, rounding: str = "bias") -
             else:
                 op.v_init.data = op.theta.data / 2  # type: ignore[union-attr]
     return snn
+
+
+class Skip(nn.Module):
+    """Four layers; the last one and the output also read the first, which reaches them long before the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d, self.out = (nn.Conv2d(2, 2, 1) for _ in range(5))
+        for p in self.parameters():
+            p.data = (16 * p.data).round().abs() / 16
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.through(x, F.relu)
+
+    def through(self, x: Tensor, act: Callable[[Tensor], Tensor]) -> Tensor:
+        a = act(self.a(x))
+        return self.out(act(self.d(act(self.c(act(self.b(a))))) + a)) + a  # type: ignore[no-any-return]
+
+
+def skip(seed: int) -> Skip:
+    torch.manual_seed(seed)
+    return Skip().eval().requires_grad_(False)
 
 
 def waiting(snn: SpikingNetwork, waits: Mapping[str, int]) -> SpikingNetwork:
@@ -61,79 +86,17 @@ def levels(snn: SpikingNetwork, x: Tensor, chunk: int | None = None) -> dict[str
     return {name: torch.cat(parts) for name, parts in found.items()}
 
 
-# -- a second simulator, in global time ----------------------------------------------------------------------------
-
-
-def in_global_time(snn: SpikingNetwork, x: Tensor) -> dict[str, Tensor]:
-    """Levels by the plain rule: at each step of global time a membrane gets what its inputs send at that very step.
-
-    Its biases enter from the step when all inputs have started, T times; it may fire `wait` steps later, T times.
-    Joints and max-pools read step j of each input at once.
-    """
-    starts: dict[str, int] = {snn.graph.inputs()[0]: 0}
-    values: dict[str, Tensor] = {snn.graph.inputs()[0]: x.expand(snn.T, *x.shape)}
-    found = {}
-    for stage in snn.stages:
-        arrival = max(starts[name] for name in stage.inputs)
-        start = starts[stage.name] = arrival + snn.waits.get(stage.name, 0)
-        op = stage.end.op
-        pools = any(isinstance(node.op, MaxPool) for node in stage.nodes)
-        if isinstance(op, Joint) or pools:
-            current = execute.current(
-                stage, {n: values[n] for n in stage.inputs}, snn.T, snn._shapes_for((x,)), execute.Memory()
-            ).expand(snn.T, -1, *[-1] * (len(snn._shapes_for((x,))[stage.name]) - 1))
-            arriving = {arrival + t: current[t] for t in range(snn.T)}
-        else:
-            arriving = global_currents(snn, stage, values, starts, arrival)
-        if isinstance(op, Joint):
-            values[stage.name] = torch.stack([op(arriving[arrival + t]) for t in range(snn.T)])
-            continue
-        assert isinstance(op, Spike)
-        cells = op.cells(next(iter(arriving.values())).ndim)
-        v = torch.zeros_like(next(iter(arriving.values())))
-        if cells.v_init is not None:
-            v = v + cells.v_init
-        fired = []
-        for now in range(start + snn.T):
-            v = v + arriving.get(now, torch.zeros_like(v))
-            if cells.bias is not None and arrival <= now < arrival + snn.T:
-                v = v + cells.bias
-            if now >= start:
-                spikes = (v >= cells.theta).to(v.dtype)
-                v = v - spikes * cells.theta
-                fired.append(spikes)
-        found[stage.name] = torch.stack(fired).int()
-        values[stage.name] = torch.stack(fired) * cells.theta
-    return found
-
-
-def global_currents(
-    snn: SpikingNetwork, stage: Stage, values: dict[str, Tensor], starts: dict[str, int], arrival: int
-) -> dict[int, Tensor]:
-    silence = {name: torch.zeros_like(values[name][0]) for name in stage.inputs}
-    shapes = {name: values[name][0].shape for name in stage.inputs}
-
-    def linear(inputs: dict[str, Tensor]) -> Tensor:
-        return execute.current(
-            stage, {n: v[None] for n, v in inputs.items()}, 1, {**snn._shapes[next(iter(snn._shapes))], **shapes}, None
-        )[0]
-
-    own = linear(silence)
-    found = {}
-    for now in range(arrival + snn.T):
-        sent = {
-            name: values[name][now - starts[name]] if 0 <= now - starts[name] < snn.T else silence[name]
-            for name in stage.inputs
-        }
-        found[now] = linear(sent) - own + (own if now >= arrival else 0)
-    return found
+# -- against a second simulator, in global time --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("rounding", ["bias", "potential"])
-def test_levels_are_those_of_a_simulator_in_global_time(seed: int, rounding: str) -> None:
+@pytest.mark.parametrize("make", [dyadic, skip])
+def test_levels_are_those_of_a_simulator_in_global_time(
+    seed: int, rounding: str, make: Callable[[int], nn.Module]
+) -> None:
     x = dyadic_images(3)
-    snn = converted(dyadic(seed), x, rounding=rounding)
+    snn = converted(make(seed), x, rounding=rounding)
     snn = waiting(snn, drawn(snn, seed))
     snn._shapes_for((x,))
     expected, found = in_global_time(snn, x), levels(snn, x)
@@ -187,38 +150,39 @@ def test_waits_of_0_change_no_bit() -> None:
 # -- the two-phase network -----------------------------------------------------------------------------------------
 
 
-class Quantised(nn.Module):
-    """The dyadic network with every activation rounded down to a level of theta/T, in plain torch."""
+class Quantised:
+    """An activation that rounds down to a level of theta/T of the next layer, in plain torch."""
 
-    def __init__(self, model: nn.Module, snn: SpikingNetwork) -> None:
-        super().__init__()
-        self.model, self.counts = model, list[Tensor]()
+    def __init__(self, snn: SpikingNetwork) -> None:
+        self.counts = list[Tensor]()
         self.ops = [stage.end.op for stage in snn.stages if stage.spiking]
 
-    def count(self, current: Tensor) -> Tensor:
+    def __call__(self, current: Tensor) -> Tensor:
         cells = self.ops[len(self.counts)].cells(current.ndim)  # type: ignore[operator]
         own = 0 if cells.bias is None else cells.bias
         count = (T * (current + own) / cells.theta).floor().clamp(0, T)
         self.counts.append(count)
         return count * cells.theta / T  # type: ignore[no-any-return]
 
-    def forward(self, x: Tensor) -> Tensor:
-        m, act = self.model, self.count
-        x = act(m.stem(x))
-        x = act(m.depthwise(x) + x)
-        trunk = m.trunk(F.max_pool2d(x, 2)) + F.avg_pool2d(x, 2)
-        left = act(F.max_pool2d(m.left(trunk), 2))  # the pool comes first: it is the same, and how it is lowered
-        return m.fc(torch.cat([left, act(m.right(F.avg_pool2d(trunk, 2)))], 1).mean((2, 3)))  # type: ignore[no-any-return]
+
+def through_dyadic(m: Any, x: Tensor, act: Quantised) -> Tensor:
+    """The dyadic network with other activations."""
+    x = act(m.stem(x))
+    x = act(m.depthwise(x) + x)
+    trunk = m.trunk(F.max_pool2d(x, 2)) + F.avg_pool2d(x, 2)
+    left = act(F.max_pool2d(m.left(trunk), 2))  # the pool comes first: it is the same, and how it is lowered
+    return m.fc(torch.cat([left, act(m.right(F.avg_pool2d(trunk, 2)))], 1).mean((2, 3)))  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_waiting_to_the_end_everywhere_is_the_quantised_network(seed: int) -> None:
+@pytest.mark.parametrize(("make", "through"), [(dyadic, through_dyadic), (skip, Skip.through)])
+def test_waiting_to_the_end_everywhere_is_the_quantised_network(seed: int, make: Any, through: Any) -> None:
     x = dyadic_images(3)
-    model = dyadic(seed)
+    model = make(seed)
     snn = converted(model, x)
     snn = waiting(snn, everywhere(snn, T - 1))
-    oracle = Quantised(model, snn)
-    expected = oracle(x)
+    oracle = Quantised(snn)
+    expected = through(model, x, oracle)
     run = snn.run(x)
     for stage, count in zip([s for s in snn.stages if s.spiking], oracle.counts, strict=True):
         assert torch.equal(run.spikes[stage.name], count.int()), stage.name
@@ -252,6 +216,22 @@ def test_starts_latency_and_interval() -> None:
     stage = {s.name: s for s in snn.stages}
     assert snn.windows.charges(stage[third]) == {first: 3, second: 0} and not snn.windows.delays(stage[third])
     assert snn.windows.delays(stage[output]) == {first: 3}  # a joint has no membrane to charge
+
+
+def test_images_one_interval_apart_do_not_meet_and_nearer_ones_do() -> None:
+    first, second = dyadic_images(2), dyadic_images(2, seed=7)
+    snn = converted(skip(0), first)
+    snn = waiting(snn, everywhere(snn, 1))
+    snn._shapes_for((first,))
+    assert snn.interval == T + 3  # the skip charges two steps early what then waits one: longer than any wait
+    alone = [levels(snn, first), levels(snn, second)]
+
+    def same(interval: int) -> bool:
+        found = pipelined(snn, [first, second], interval)
+        return all(torch.equal(one[name], of[name]) for one, of in zip(alone, found, strict=True) for name in one)
+
+    assert same(snn.interval) and same(snn.interval + 1)
+    assert not same(snn.interval - 1)
 
 
 def test_what_cannot_wait_is_refused() -> None:
@@ -298,6 +278,55 @@ def test_normalised_it_has_the_same_spikes() -> None:
     assert all(torch.equal(snn.run(x).spikes[name], counts) for name, counts in unit.run(x).spikes.items())
 
 
+def test_a_kept_head_gets_what_the_body_gives_after_each_step(tmp_path: Path) -> None:
+    x, head = dyadic_images(2), nn.Softmax(1)
+    snn = converted(nn.Sequential(dyadic(3), head).eval(), x, keep=("1",))
+    snn = waiting(snn, drawn(snn, 4))
+    body = converted(dyadic(3), x)
+    body = waiting(body, drawn(body, 4))
+    assert snn.latency == body.latency > T
+    expected = torch.stack([head(output) for output in body.run(x).outputs])
+    assert torch.equal(snn.run(x).outputs, expected)
+    stepwise = [snn.step(x) for _ in range(snn.latency)]
+    assert stepwise[: snn.latency - T] == [None] * (snn.latency - T)
+    assert torch.equal(torch.stack(stepwise[snn.latency - T :]), expected)
+    snn.save(tmp_path / "body.snn")
+    again = spikecal.load(tmp_path / "body.snn", head=head)
+    assert again.waits == snn.waits and torch.equal(again(x), expected[-1])
+
+
+class Two(nn.Module):
+    """An output after one layer, and one after three."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.near, self.far = (nn.Conv2d(2, 2, 1) for _ in range(5))
+        for p in self.parameters():
+            p.data = (16 * p.data).round() / 16
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        a = F.relu(self.a(x))
+        return {"near": self.near(a), "far": self.far(F.relu(self.c(F.relu(self.b(a)))))}
+
+
+def test_each_of_several_outputs_has_its_own_window() -> None:
+    torch.manual_seed(1)
+    x = dyadic_images(2)
+    snn = converted(Two().eval().requires_grad_(False), x)
+    a, b, c = (stage.name for stage in snn.stages if stage.spiking)
+    snn = waiting(snn, {a: 1, b: 2, c: 1})
+    assert snn.latency == T + 4
+    outputs = snn.run(x).outputs
+    found = [snn.step(x) for _ in range(snn.latency)]
+    assert found[:4] == [None] * 4  # until the last output starts
+    for t in range(T):
+        ended = min(T, t + 4)  # steps of the near output, which starts at 1
+        assert torch.equal(found[4 + t]["far"], outputs["far"][t])
+        assert torch.equal(found[4 + t]["near"], outputs["near"][ended - 1])
+        both = snn(x, steps=t + 1)
+        assert torch.equal(both["far"], outputs["far"][t]) and torch.equal(both["near"], outputs["near"][t])
+
+
 def test_a_file_has_the_waits_and_only_then_another_format(tmp_path: Path) -> None:
     x = dyadic_images(3)
     snn = converted(dyadic(), x)
@@ -305,7 +334,8 @@ def test_a_file_has_the_waits_and_only_then_another_format(tmp_path: Path) -> No
     late.save(tmp_path / "late.snn")
     again = spikecal.load(tmp_path / "late.snn")
     assert again.waits == late.waits and torch.equal(again(x), late(x))
-    assert spikecal.inspect(tmp_path / "late.snn")["waits"] == {T: late.waits}
+    (found,) = spikecal.inspect(tmp_path / "late.snn")["timing"]
+    assert found["waits"] == late.waits and (found["latency"], found["interval"]) == (late.latency, late.interval)
     snn.save(tmp_path / "plain.snn")
     plain, waits = ((tmp_path / f"{name}.snn").read_bytes() for name in ("plain", "late"))
     assert b'\\"format\\": 2' in plain and b'\\"format\\": 3' in waits and b"waits" not in plain

@@ -47,7 +47,7 @@ def test_a_file_decides_what_it_is(card: object) -> None:
 def test_the_command_line_prints_what_the_task_gives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "a.snn"
     asked = Conversion(
-        model="resnet20", output=file, weights=None, data=None, data_root=None, steps=[2],
+        model="resnet20", output=file, weights=None, data=None, data_root=None, steps=[2], latency=None,
         pipeline=LCP.with_images(4), images=4, keep=(), readout=None, seed=0, workdir=None, memory=None,
         micro_batch=None, test=5, strict=False, report=None,
     )  # fmt: skip

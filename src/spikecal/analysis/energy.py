@@ -74,13 +74,15 @@ class Line:
 class Energy:
     """Operations and energy of one image. `ann_pj`, `snn_pj` and `ratio` are of synapses alone, as in the paper.
 
-    `lines` are pooling, sums, bias, comparisons and neuron updates; `ratio_with_all` has them on both sides.
+    `lines` are pooling, sums, bias, comparisons, neuron updates and delay lines; `ratio_with_all` has them on both
+    sides. `spikes` are those of all layers.
     """
 
     T: int
     images: int
     layers: list[LayerEnergy]
     lines: list[Line]
+    spikes: float = 0.0
 
     @property
     def macs(self) -> float:
@@ -120,7 +122,7 @@ class Energy:
         layers = [asdict(x) | {"ann_pj": x.ann_pj, "snn_pj": x.snn_pj} for x in self.layers]
         totals = {
             name: getattr(self, name)
-            for name in ("macs", "sops", "ann_pj", "snn_pj", "ratio", "ratio_with_all", "break_even")
+            for name in ("spikes", "macs", "sops", "ann_pj", "snn_pj", "ratio", "ratio_with_all", "break_even")
         }
         lines = [asdict(line) for line in self.lines]
         return {"T": self.T, "images": self.images, **totals, "layers": layers, "lines": lines}
@@ -129,7 +131,7 @@ class Energy:
 @torch.no_grad()
 def measure_energy(snn: SpikingNetwork, *inputs: Tensor) -> Energy:
     """Run `snn` on these images and count."""
-    meter = EnergyMeter(snn.graph, snn.T)
+    meter = EnergyMeter(snn)
     meter.add(inputs, snn.run(*inputs).spikes)
     return meter.result()
 
@@ -156,11 +158,11 @@ class _Tally:
 
 @dataclass
 class EnergyMeter:
-    """Adds up the operations of a network of `T` steps over batches of images and the spikes they caused."""
+    """Adds up the operations of a network over batches of images and the spikes they caused."""
 
-    graph: Graph
-    T: int
+    network: SpikingNetwork
     images: int = 0
+    spikes: float = 0.0
     _layers: dict[str, _Tally] = field(default_factory=dict)
     _lines: dict[str, list[float]] = field(default_factory=dict)
     _fanouts: dict[tuple[str, tuple[int, ...]], Tensor] = field(default_factory=dict)
@@ -168,6 +170,8 @@ class EnergyMeter:
     _ends: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.graph: Graph = self.network.graph
+        self.T: int = self.network.T
         self._ends = stage_ends(self.graph)
         nodes = [node for node in self.graph.nodes.values() if not isinstance(node.op, (Spike, Joint))]
         self._biased = {self._ends[node.name] for node in nodes if {"bias", "shift"} & node.op.tensors().keys()}
@@ -184,6 +188,10 @@ class EnergyMeter:
         self.images += n
         for node in self.graph.nodes.values():
             values[node.name] = self._node(node, [values[name] for name in node.inputs], shapes, spikes, n)
+        windows = self.network.windows
+        for stage in windows.stages:
+            for name, lead in windows.delays(stage).items():
+                self._delayed(values[name], n * prod(shapes[name][1:]), lead)
 
     def result(self) -> Energy:
         n = max(self.images, 1)
@@ -191,7 +199,8 @@ class EnergyMeter:
             LayerEnergy(name, t.stage, t.kind, t.macs / n, t.nominal_macs / n, t.sops / n, t.snn_macs / n)
             for name, t in self._layers.items()
         ]
-        return Energy(self.T, self.images, layers, [Line(name, a / n, s / n) for name, (a, s) in self._lines.items()])
+        lines = [Line(name, a / n, s / n) for name, (a, s) in self._lines.items()]
+        return Energy(self.T, self.images, layers, lines, self.spikes / n)
 
     # -- one operation -----------------------------------------------------------------------------------------
 
@@ -240,8 +249,19 @@ class EnergyMeter:
         self._line("comparisons", size, self.T * size)
         # The current is added at every step, and every spike resets.
         counts = fired.float().sum(0, keepdim=True).double() if self._together else fired.double()
-        self._line("neuron updates", 0, self.T * size + float(counts.sum()))
+        fires = float(counts.sum())
+        self.spikes += fires
+        self._line("neuron updates", 0, self.T * size + fires)
         return _Value("spikes", counts)
+
+    def _delayed(self, value: _Value, size: int, lead: int) -> None:
+        """What is early is held: a spike, or a number at every step, moves on once a step of its lead.
+
+        The image, and what is made of it alone, is the same at every step: nothing is to be held.
+        """
+        if value.kind != "once":
+            held = self.T * size if value.spikes is None else float(value.spikes.sum(dtype=torch.float64))
+            self._line("delay lines", 0, lead * held)
 
     def _weighted(self, node: Node, read: _Value, shapes: Shapes, n: int) -> _Value:
         op = node.op

@@ -11,7 +11,7 @@ from spikecal.clock import fastest
 from spikecal.graph.lowering.lower import lower
 from spikecal.graph.stages import Stage, last_uses, partition, with_joints
 from spikecal.phases import MEASURED, image_passes, images_of
-from spikecal.pipeline import Pipeline
+from spikecal.pipeline import Auto, Pipeline, Plan
 from spikecal.snn.execute import Shapes, shapes_of
 
 
@@ -24,16 +24,19 @@ class Estimate:
     bytes: int
 
 
-def estimate(network: nn.Module, images: Tensor, keep: Sequence[str], T: int, pipeline: Pipeline) -> Estimate:
+def estimate(network: nn.Module, images: Tensor, keep: Sequence[str], T: int, plan: Plan) -> Estimate:
     """Lower the network and time a pass over `images`; `ConversionError` where it cannot be converted."""
     graph = with_joints(lower(network, (images[:2],), keep))
     stages, shapes = partition(graph), shapes_of(graph, (images,))
-    seconds = fastest(lambda: graph.run(images)) / len(images) * passes(pipeline, T)
-    return Estimate([_facts(stage, shapes) for stage in stages], seconds, peak_bytes(stages, shapes, T, pipeline))
+    seconds = fastest(lambda: graph.run(images)) / len(images) * passes(plan, T)
+    return Estimate([_facts(stage, shapes) for stage in stages], seconds, peak_bytes(stages, shapes, T, plan.fixed))
 
 
-def passes(pipeline: Pipeline, T: int) -> float:
-    """The work of a conversion in passes of the ANN over one image: thresholds, sweeps, iterations."""
+def passes(plan: Plan, T: int) -> float:
+    """The work of a conversion in passes of the ANN over one image: thresholds, sweeps, iterations, what is tried."""
+    if isinstance(plan, Auto):
+        return plan.times * passes(plan.fixed, T)
+    pipeline = plan
     phases = pipeline.sweeps or ((),)
     return pipeline.threshold.images + sum(image_passes(phase, images_of(phase), T) for phase in phases)
 

@@ -28,7 +28,8 @@ class Evaluation:
 
     Without labels there is no accuracy, without the ANN no agreement: the lists are empty then. `ann` is the ANN's
     accuracy on the same images. `rates` are spikes per neuron and step; `spikes` and `neurons` are counts over all
-    layers and images, and `classes` is what an answer is one of.
+    layers and images, and `classes` is what an answer is one of. `latency` and `interval` are the network's, T where
+    no layer waits; `latencies[t - 1]` is when its answer after t steps is there.
     """
 
     T: int
@@ -41,6 +42,21 @@ class Evaluation:
     spikes: int = 0
     neurons: int = 0
     classes: int = 0
+    latency: int = 0
+    interval: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("latency", "interval"):
+            object.__setattr__(self, name, getattr(self, name) or self.T)
+
+    @property
+    def latencies(self) -> list[int]:
+        """Steps from the first of the input to the answer after each step of the output."""
+        return [t + self.latency - self.T for t in range(1, self.T + 1)]
+
+    @property
+    def spikes_per_image(self) -> float:
+        return self.spikes / self.images
 
     @property
     def rate(self) -> float:
@@ -91,7 +107,7 @@ def evaluate(
         raise ConfigError(f"evaluate takes a spiking network, such as result.snn, not {type(snn).__name__}")
     images, right, agreed, ann_right, classes = 0, _zeros(snn), _zeros(snn), 0, 0
     spikes, neurons = dict[str, int](), dict[str, int]()
-    meter = EnergyMeter(snn.graph, snn.T)
+    meter = EnergyMeter(snn)
     home = next(snn.parameters())
     answers = None if ann is None else answering(ann)
     labelled = True
@@ -130,6 +146,8 @@ def evaluate(
         spikes=sum(spikes.values()),
         neurons=sum(neurons.values()),
         classes=classes,
+        latency=snn.latency,
+        interval=snn.interval,
     )
 
 

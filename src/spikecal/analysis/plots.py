@@ -34,19 +34,26 @@ def accuracy_over_time(
     points: Mapping[str, Mapping[int, float]],
     ann: float | None = None,
     title: str = "",
+    latencies: Mapping[str, int] | None = None,
 ) -> Figure:
-    """Accuracy (0..1) after every step, one curve a name; `points` (name, T) are of networks made for that very T."""
+    """Accuracy (0..1) after every step, one curve a name; `points` (name, T) are of networks made for that very T.
+
+    `latencies` are of networks whose layers wait: their curves end there, in steps since the image began.
+    """
+    known = latencies or {}
     figure = Figure(figsize=(7.5, 5.4), dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
-    steps = max([len(curve) for curve in curves.values()] + [T for part in points.values() for T in part], default=1)
+    ends = {name: known.get(name, len(curve)) for name, curve in curves.items()}
+    steps = max([*ends.values(), *(T for part in points.values() for T in part)], default=1)
     names = list(dict.fromkeys((*curves, *points)))
     for number, name in enumerate(names):
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
         if name in curves:
             curve = [100 * value for value in curves[name]]
-            axes.plot(
-                range(1, len(curve) + 1), curve, color=colour, linewidth=1.8, label=f"{name}, made for T = {steps}"
-            )
+            late = f", latency {ends[name]}" if ends[name] > len(curve) else ""
+            label = f"{name}, made for T = {len(curve)}{late}"
+            after = range(1 + ends[name] - len(curve), 1 + ends[name])
+            axes.plot(after, curve, color=colour, linewidth=1.8, label=label)
         if name in points:
             at = sorted(points[name])
             heights = [100 * points[name][T] for T in at]
@@ -54,17 +61,17 @@ def accuracy_over_time(
             axes.plot(at, heights, linestyle="none", marker=marker, markersize=7, color=colour, label=label, zorder=3)
     if ann is not None:
         axes.axhline(100 * ann, color="black", linestyle="--", linewidth=1.2, label=f"ANN ({100 * ann:.2f} %)")
-    _dress(axes, steps, title)
+    _dress(axes, steps, title, "latency in steps" if known else "time steps")
     figure.legend(loc="outside lower center", fontsize="small", frameon=False, ncols=2)  # curves go anywhere inside
     return figure
 
 
-def _dress(axes: Axes, steps: int, title: str) -> None:
+def _dress(axes: Axes, steps: int, title: str, across: str = "time steps") -> None:
     axes.set_xlim(0.5, steps + 0.5)
     axes.set_ylim(0, 100)
     ticks = [t for t in (1, 4, 8, 16, 32, 64, 128, 256, 512) if t < steps]
     axes.set_xticks([*ticks, steps])
-    _finish(axes, "time steps", "accuracy (%)", title)
+    _finish(axes, across, "accuracy (%)", title)
 
 
 def _finish(axes: Axes, across: str, up: str, title: str) -> None:

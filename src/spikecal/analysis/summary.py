@@ -68,7 +68,8 @@ class Summary:
         target = f"the ANN's {100 * self.ann:.2f} %" if self.ann is not None else "the ANN's own answers"
         if needed is not None:
             what = f"{self.measure} {100 * needed.curve[-1]:.2f} %"
-            return f"T = {needed.T} is enough: {what}, within {points} of {target}"
+            late = "" if needed.latency == needed.T else f" with latency {needed.latency}"
+            return f"T = {needed.T}{late} is enough: {what}, within {points} of {target}"
         best = max(self.found, key=lambda e: e.curve[-1])
         these = ", ".join(str(e.T) for e in self.found)
         return (
@@ -87,9 +88,13 @@ class Summary:
     def _network(self, e: Evaluation) -> dict[str, Any]:
         return {
             "T": e.T,
+            "latency": e.latency,
+            "interval": e.interval,
+            "latencies": e.latencies,
             "accuracy": e.accuracy,
             "agreement": e.agreement,
             "first_within": e.first_within(self.points) if self.compared else None,
+            "spikes": e.spikes_per_image,
             "rate": e.rate,
             "rates": e.rates,
             "energy": None if e.energy is None else e.energy.to_dict(),
@@ -108,6 +113,7 @@ class Summary:
                     "accuracy": e.accuracy[-1] if e.accuracy else None,
                     "agreement": e.agreement[-1] if e.agreement else None,
                     "energy_ratio": None if e.energy is None else e.energy.ratio,
+                    "spikes": e.spikes_per_image,
                 }
                 for e in self.found
             },

@@ -102,7 +102,7 @@ def evaluate_bound(ann: nn.Module | Graph, snn: SpikingNetwork, *inputs: Tensor)
     if len(snn.graph.outputs()) != 1 or snn.head is not None:
         raise ConfigError("the bound is about a network with one output")
     graph = _double(ann_graph(ann, snn, [x[:1] for x in inputs]))
-    spiking = SpikingNetwork(_double(snn.graph), snn.T)
+    spiking = SpikingNetwork(_double(snn.graph), snn.T, snn.waits)
     parts = [_one_image(graph, spiking, [x[i : i + 1].double() for x in inputs]) for i in range(len(inputs[0]))]
     lefts, terms = zip(*parts, strict=True)
     layers = [

@@ -1,6 +1,8 @@
 """Calibrators: each looks at one stage and says what to change. None of them changes anything itself."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import ClassVar, Literal
 
 import torch
@@ -12,27 +14,36 @@ from spikecal.errors import ConfigError
 from spikecal.graph.ops import Op, Spike
 from spikecal.graph.stages import Stage
 from spikecal.settings import check_types
+from spikecal.snn.execute import Shapes
 
 POWER_STEPS = 10  # of the search for the steepest direction; costs as much as some twenty iterations
 
 
 @dataclass(frozen=True)
 class Update:
-    """Changes to one stage: added to its biases and initial potential; new tensors for some of its nodes."""
+    """Changes to one stage: added to its biases and initial potential; new tensors for some of its nodes.
+
+    `scale` `[C]` multiplies the thresholds, and before the rest is added all that neurons have of their own.
+    """
 
     bias: Tensor | None = None
     step_bias: Tensor | None = None
     v_init: Tensor | None = None
+    scale: Tensor | None = None
     weights: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrator:
-    """Base. `images` is how many are looked at; `label` is the name in records; `guarded` ones must not do harm."""
+    """Base. `images` is how many are looked at; `label` is the name in records.
+
+    `guarded` ones must not do harm; those that `learn` change weights.
+    """
 
     images: int = 128
     label: ClassVar[str] = ""
     guarded: ClassVar[bool] = False
+    learns: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_types(type(self), vars(self), f"{self.label} calibration")
@@ -41,6 +52,10 @@ class Calibrator:
 
     def applies(self, stage: Stage) -> bool:
         raise NotImplementedError
+
+    def passes(self, images: int, T: int) -> float:
+        """About how many passes of the ANN over one image it costs, beside simulating every stage: for estimates."""
+        return 0.0
 
     def solve(self, view: StageView) -> Update:
         raise NotImplementedError
@@ -95,6 +110,7 @@ class Weights(Calibrator):
     optimiser: Literal["sgd", "adam"] = "sgd"
     label = "weights"
     guarded = True
+    learns = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,6 +125,9 @@ class Weights(Calibrator):
 
     def applies(self, stage: Stage) -> bool:
         return bool(stage.weighted())
+
+    def passes(self, images: int, T: int) -> float:
+        return 3.0 * self.iterations * self.batch
 
     def solve(self, view: StageView) -> Update:
         stage = view.stage
@@ -149,14 +168,21 @@ class Weights(Calibrator):
 
 def mean_current(stage: Stage, sample: Sample, weights: dict[str, Tensor]) -> Tensor:
     """What reaches a stage's neurons, or passes its joint, from mean inputs with `weights` in place of its own."""
-    values = dict(sample.inputs)
+    current = mean_values(stage, sample.inputs, sample.shapes, weights)[stage.end.inputs[0]]
+    return current if isinstance(stage.end.op, Spike) else stage.end.op(current)
+
+
+def mean_values(
+    stage: Stage, inputs: Mapping[str, Tensor], shapes: Shapes, weights: Mapping[str, Tensor] = MappingProxyType({})
+) -> dict[str, Tensor]:
+    """The values before a stage's end that mean inputs `[N, ...]` give, with `weights` in place of its own."""
+    values = dict(inputs)
     for node in stage.nodes[:-1]:
         arguments = tuple(values[name] for name in node.inputs)
-        settings = {"shapes": [arguments[0].shape, *(sample.shapes[name] for name in node.shape_refs)]}
+        settings = {"shapes": [arguments[0].shape, *(shapes[name] for name in node.shape_refs)]}
         weight = {"weight": weights[node.name]} if node.name in weights else {}
         values[node.name] = torch.func.functional_call(node.op, weight, arguments, settings)
-    current = values[stage.end.inputs[0]]
-    return current if isinstance(stage.end.op, Spike) else stage.end.op(current)
+    return values
 
 
 def curvature(stage: Stage, sample: Sample, weights: dict[str, Tensor], seed: int) -> float:

@@ -20,12 +20,16 @@ def ann_outputs(graph: Graph, batches: Sequence[Inputs]) -> Outputs:
 
 
 def divergences(network: SpikingNetwork, batches: Sequence[Inputs], targets: Outputs) -> Tensor:
-    """One number per image `[N]` in float64.
+    """How far a network is from `targets`, one number per image `[N]` in float64."""
+    return distances([network.output_values(*batch) for batch in batches], targets)
+
+
+def distances(found: Outputs, targets: Outputs) -> Tensor:
+    """How far outputs are from others, one number per image `[N]` in float64.
 
     For one output of scores `[N, K]` it is KL(ANN || SNN) of the classes. For others it is the squared error over the
     variance of the ANN's outputs, added up over them.
     """
-    found = [network.output_values(*batch) for batch in batches]
     variances = {} if are_scores(targets[0]) else {name: variance(name, targets) for name in targets[0]}
     return torch.cat([divergence(target, out, variances) for target, out in zip(targets, found, strict=True)])
 

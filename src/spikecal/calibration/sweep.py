@@ -115,7 +115,8 @@ class Sweep:
         own = {name: self.shapes[0][name] for name in (*stage.inputs, *(node.name for node in stage.nodes))}
         together = images_per_call(own, self.network.T) if self.grouping else 1
         seed = self.seed + number
-        view = StageView(ann, stage, self.network.windows, self.cache, counts, self.marks, self.shapes, seed, together)
+        settings = counts, self.marks, self.shapes, seed, together, stage.name in self.ann.outputs()
+        view = StageView(ann, stage, self.network.windows, self.cache, *settings)
         applicable = [c for c in self.calibrators if c.applies(stage)]
         view.prepare()
         errors = [("before", view.simulate(keep=not applicable).error)]
@@ -161,6 +162,9 @@ class Sweep:
 def apply(stage: Stage, update: Update) -> None:
     """The one place that changes a network's parameters."""
     op = stage.end.op
+    if update.scale is not None and isinstance(op, Spike):
+        for name, tensor in op.scaled(update.scale).tensors().items():
+            setattr(op, name, frozen(tensor))
     if update.bias is not None:
         op.bias = frozen(update.bias if op.bias is None else op.bias + update.bias)  # type: ignore[operator]
     if update.step_bias is not None and isinstance(op, Spike):

@@ -13,7 +13,7 @@ from spikecal.calibration.cache import Cache, Train, Value, joined_in_time, over
 from spikecal.calibration.samples import Sample, Samples
 from spikecal.graph.ops import Spike
 from spikecal.graph.stages import Stage
-from spikecal.snn.execute import Emission, Memory, Shapes, Want, advance, analog, current, emit, steps_per_call
+from spikecal.snn.execute import Emission, Memory, Shapes, Want, advance, current, emit, steps_per_call
 from spikecal.snn.windows import Windows, gathered
 
 
@@ -54,7 +54,9 @@ class StageView:
         shapes: Sequence[Shapes],
         seed: int,
         together: int = 1,
+        output: bool = False,
     ) -> None:
+        self.output = output  # of the network
         self.ann, self.stage, self.T, self.cache = ann, stage, windows.T, cache
         self.wait, self.charges = windows.waits.get(stage.name, 0), windows.charges(stage)
         self.counts, self.marks, self.shapes, self.seed = counts, sorted(set(marks)), shapes, seed
@@ -135,10 +137,14 @@ class StageView:
     def prepare(self) -> None:
         """Run the ANN's stage: it gives the targets."""
         for call in self.calls:
-            values = {n: self.value(n, call, "ann").unsqueeze(0) for n in self.ann.inputs}
-            value = analog(self.ann, values, self.shapes[call.start])[0]
+            value = self.ann.end.op(self.ann_current(call))
             for batch, part in self._split(call, value, 0):
                 self.cache.put((self.stage.name, batch, "ann"), standard(part.unsqueeze(0))[0])
+
+    def ann_current(self, call: range) -> Tensor:
+        """What arrives at the end of the ANN's stage, `[N, ...]`: its pre-activations."""
+        values = {n: self.value(n, call, "ann").unsqueeze(0) for n in self.ann.inputs}
+        return current(self.ann, values, 1, self.shapes[call.start], None)[0]
 
     def current(self, call: range) -> Tensor:
         """What arrives at the neurons with the stage's present weights, `[T or 1, N, ...]`."""
@@ -202,16 +208,25 @@ class StageView:
             self._count(spikes.value, result)
         return total.value * (op.height(total.value.ndim) / self.T)
 
-    def _emissions(self, call: range, want: Want) -> Iterator[Emission]:
+    def mean_output(self, call: range, stage: Stage) -> Tensor:
+        """What one call of `stage` gives on average: this stage, with other neurons at its end."""
+        op, total = stage.end.op, _Sum()
+        assert isinstance(op, Spike)
+        for emission in self._emissions(call, Want.TOTAL, stage):
+            assert emission.total is not None
+            total.add(emission.total)
+        return total.value * (op.height(total.value.ndim) / self.T)
+
+    def _emissions(self, call: range, want: Want, stage: Stage | None = None) -> Iterator[Emission]:
         """What the stage emits in all T steps; currents are kept between runs where all steps fit at once."""
-        memory = Memory(self.wait)
+        memory, stage = Memory(self.wait), stage or self.stage
         if self.at_once >= self.T:
-            yield emit(self.stage, self.current(call), self.T, memory, want, self.wait)
+            yield emit(stage, self.current(call), self.T, memory, want, self.wait)
             return
         for start, steps in self._parts():
             values = {name: self.arriving(name, call, start, steps) for name in self.stage.inputs}
             flush = self.wait if start + steps == self.T else 0
-            yield advance(self.stage, values, steps, self.shapes[call.start], memory, want, flush)
+            yield advance(stage, values, steps, self.shapes[call.start], memory, want, flush)
 
     def _passed_on(self, call: range, emission: Emission) -> Iterator[tuple[int, Value]]:
         """What each micro-batch passes on, as the cache keeps it."""

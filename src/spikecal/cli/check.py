@@ -18,7 +18,7 @@ def check(
         list[str] | None, typer.Option(metavar="NAME", help="Submodule that stays analog, at the network's end.")
     ] = None,
     steps: Annotated[int, typer.Option("-T", min=1, metavar="N", help="Time steps of the estimates.")] = 32,
-    pipeline: Annotated[str, typer.Option(metavar="NAME", help="Pipeline of the estimates.")] = "lcp",
+    pipeline: Annotated[str, typer.Option(metavar="NAME", help="Pipeline of the estimates.")] = "auto",
     task: options.Task = None,
     json: options.Json = False,
 ) -> None:

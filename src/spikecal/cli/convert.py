@@ -27,8 +27,21 @@ def convert(
             "-T", min=1, metavar="N", help="Time steps; give it several times for several networks. (default 32)"
         ),
     ] = None,
+    latency: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STEPS",
+            help="Steps to the answer, or 2x for twice T: layers wait where that helps. Without -T, T is chosen too. "
+            "(default T)",
+        ),
+    ] = None,
     pipeline: Annotated[
-        str | None, typer.Option(metavar="NAME", help="maxact, percentile, baseline, lcp, pc or acp. (default lcp)")
+        str | None,
+        typer.Option(metavar="NAME", help="auto, maxact, percentile, baseline, lcp, pc or acp. (default auto)"),
+    ] = None,
+    effort: Annotated[
+        options.Effort | None,
+        typer.Option(help="How much auto tries: about 5, 20 or 300 times the time of lcp. (default normal)"),
     ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="A pipeline as TOML.")] = None,
     keep: Annotated[
@@ -46,6 +59,12 @@ def convert(
         int | None, typer.Option(min=1, metavar="N", help="Of weights calibration, a stage. (default 5,000)")
     ] = None,
     rounding: Annotated[options.Rounding | None, typer.Option(help="How rounding enters. (default bias)")] = None,
+    kappa: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="With --rounding split: the share by potential; the rest is by bias. (default 0.5)"
+        ),
+    ] = None,
     threshold: Annotated[
         options.Threshold | None, typer.Option(help="How thresholds are found. (default mmse)")
     ] = None,
@@ -73,16 +92,18 @@ def convert(
     from spikecal.tasks.requests import Conversion, pipeline_of
 
     settings = pipeline_of(
-        pipeline, config, images=images, iterations=iterations, rounding=rounding, threshold=threshold, per=per
-    )
+        pipeline, config, images=images, iterations=iterations, rounding=rounding, kappa=kappa, threshold=threshold,
+        per=per, effort=effort,
+    )  # fmt: skip
     budget = None if memory is None else parse_bytes(memory)
     check_output(output)
     if report is not None:
         check_output(report, [output])
     asked = Conversion(
         model=model, output=output, weights=weights, data=data, data_root=data_root,
-        steps=sorted(set(steps or [32])), pipeline=settings, images=images, keep=tuple(keep or ()), readout=readout,
-        seed=seed, workdir=workdir, memory=budget, micro_batch=micro_batch, test=test, strict=strict, report=report,
+        steps=sorted(set(steps)) if steps else None, latency=latency, pipeline=settings, images=images,
+        keep=tuple(keep or ()), readout=readout, seed=seed, workdir=workdir, memory=budget,
+        micro_batch=micro_batch, test=test, strict=strict, report=report,
     )  # fmt: skip
     chosen = task_of_model(model, task)
     with bars(json) as progress:

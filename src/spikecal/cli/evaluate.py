@@ -33,7 +33,7 @@ def evaluate(
     json: options.Json = False,
 ) -> None:
     """Measure the networks in a file: accuracy after every step, the steps they need, energy, how often they fire."""
-    from spikecal.snn.file import inspect
+    from spikecal.analysis.inspection import inspect
     from spikecal.tasks.choose import task_of_file
     from spikecal.tasks.requests import Evaluation
 

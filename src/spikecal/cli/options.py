@@ -54,9 +54,10 @@ Task = Annotated[
     Literal["classify", "detect"] | None,
     typer.Option(help="What the network does. (default what its name says: `spikecal models`)"),
 ]
-Rounding = Literal["floor", "bias", "potential"]
+Rounding = Literal["floor", "bias", "potential", "split"]
 Threshold = Literal["maxact", "percentile", "mmse"]
 Per = Literal["layer", "channel"]
+Effort = Literal["low", "normal", "high"]
 
 
 def name_and_file(entry: str) -> tuple[str, Path | None]:

@@ -4,7 +4,7 @@ import copy
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from spikecal.detection.precision import Detections, detect
 from spikecal.errors import ConfigError, DataError, FileError
 from spikecal.graph.graph import same_structure
 from spikecal.graph.lowering.prepare import SMALL_TYPES
-from spikecal.pipeline import LCP, Pipeline, resolve
+from spikecal.pipeline import AUTO, Auto, Effort, Plan, resolve_plan
 from spikecal.progress import Progress
 from spikecal.result import Result
 from spikecal.snn.file import load as load_network
@@ -79,9 +79,11 @@ class Conversion:
 def convert(
     detector: nn.Module,
     images: Any,
-    T: int | Sequence[int] = 32,
-    pipeline: Pipeline | str = LCP,
+    T: int | Sequence[int] | None = None,
+    pipeline: Plan | str = AUTO,
     *,
+    latency: int | str | None = None,
+    effort: Effort | None = None,
     count: int = IMAGES,
     readout: Readout = READOUT,
     seed: int = 0,
@@ -95,7 +97,8 @@ def convert(
     `images` are those the detector takes, [3, H, W] in 0..1 and of any size: a list, a dataset (what follows the image
     in its items is ignored), a loader of lists, or `BoxData`. Each is scaled and normalised by the detector's own
     transform and calibrated on as it is, without the padding of batches. Potentials are one a channel. `readout` is
-    what the body passes on: the activation of its mean current, or mean spikes.
+    what the body passes on: the activation of its mean current, or mean spikes. `T`, `latency` and `effort` are as in
+    `spikecal.convert`.
     """
     if readout not in READOUTS:
         raise ConfigError(f"the readout is one of {', '.join(READOUTS)}, not {readout!r}")
@@ -107,7 +110,9 @@ def convert(
         body,
         chosen,
         T,
-        resolve(pipeline).changed(Potential, per="channel"),
+        _per_channel(resolve_plan(pipeline)),
+        latency=latency,
+        effort=effort,
         seed=seed,
         workdir=workdir,
         memory=memory,
@@ -118,6 +123,11 @@ def convert(
         network.readout = readout
     result.describe(detector=rest_print(detector))
     return Conversion(copy.deepcopy(detector).eval(), result, chosen.unreadable)
+
+
+def _per_channel(plan: Plan) -> Plan:
+    """With potentials that do not depend on the size of images."""
+    return replace(plan, potentials="channel") if isinstance(plan, Auto) else plan.changed(Potential, per="channel")
 
 
 def load(path: str | Path, detector: nn.Module, T: int | None = None) -> nn.Module:
@@ -165,6 +175,18 @@ def with_body(detector: nn.Module, network: SpikingNetwork) -> nn.Module:
     return made.eval()
 
 
+def network_of(detector: nn.Module) -> SpikingNetwork:
+    """The spiking network in a detector, which `convert` or `load` gave it."""
+    return _spiking_body(detector).network
+
+
+def _spiking_body(detector: nn.Module) -> SpikingBody:
+    body = body_of(detector)
+    if not isinstance(body, SpikingBody):
+        raise ConfigError("this detector has no spiking body: take what detection.convert or detection.load returns")
+    return body
+
+
 @dataclass(frozen=True)
 class Sample:
     """One image [3, H, W] in 0..1, what the analog detector finds in it, and the spiking one after some steps."""
@@ -176,9 +198,7 @@ class Sample:
 
 def samples(analog: nn.Module, spiking: nn.Module, images: Iterable[Tensor], steps: Sequence[int]) -> list[Sample]:
     """What both detectors find in some images, the spiking one after each of `steps` steps of its T."""
-    body = body_of(spiking)
-    if not isinstance(body, SpikingBody):
-        raise ConfigError("this detector has no spiking body: take what detection.convert or detection.load returns")
+    body = _spiking_body(spiking)
     made = []
     try:
         for image in images:

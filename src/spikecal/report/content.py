@@ -8,6 +8,7 @@ from spikecal import __version__
 from spikecal.analysis.evaluate import Evaluation
 from spikecal.analysis.measures import ACCURACY, MAP
 from spikecal.analysis.summary import POINTS
+from spikecal.analysis.timing import Timing
 from spikecal.report.detections import SCENE_BYTES, Detected, put_scenes
 from spikecal.report.findings import findings
 from spikecal.report.graph import drawn_graph
@@ -36,7 +37,8 @@ def build(seen: Sequence[Seen], notes: Sequence[str] = ()) -> dict[str, Any]:
     for i, (source, measured) in enumerate(seen):
         for T in sorted(source.networks):
             facts = _facts(source, measured, T)
-            label = f"{names[i]}, T = {T}" if several else f"T = {T}"
+            late = f", latency {facts['latency']}" if facts["waiting"] else ""
+            label = f"{names[i]}, T = {T}{late}" if several else f"T = {T}{late}"
             facts |= {"id": len(networks), "source": i, "source_name": names[i], "label": label}
             facts["original"] = originals[i]
             errors, energy = measured.errors.get(T), measured.energy.get(T)
@@ -50,6 +52,7 @@ def build(seen: Sequence[Seen], notes: Sequence[str] = ()) -> dict[str, Any]:
         "title": _title([source for source, _ in seen]),
         "several": several,
         "near": POINTS,
+        "any_search": any(n["search"] is not None for n in networks),
         "any_map": any(n["measure"] == MAP.key for n in networks),
         "all_map": all(n["measure"] == MAP.key for n in networks),
         "headline": said["id"],
@@ -117,13 +120,14 @@ def _facts(source: Source, measured: Measured, T: int) -> dict[str, Any]:
     """The numbers of one network: measured now, else those that the file has kept."""
     facts: dict[str, Any] = {
         "T": T,
+        **_time(source.timing(T)),
         "method": source.method,
         "seconds": source.conversion_seconds(T),
         "calibration_images": _calibration_images(source),
         "distilled": source.distilled,
         "optimised": source.optimised,
         **dict.fromkeys(("score", "agreement", "ann", "curve", "first", "energy", "energy_all", "break_even")),
-        **dict.fromkeys(("rate", "images", "data", "split", "origin", "measure", "map50", "ann50")),
+        **dict.fromkeys(("rate", "spikes", "images", "data", "split", "origin", "measure", "map50", "ann50")),
     }
     summary, energy = measured.summary, measured.energy.get(T)
     found = next((e for e in summary.found if e.T == T), None) if summary is not None else None
@@ -135,13 +139,22 @@ def _facts(source: Source, measured: Measured, T: int) -> dict[str, Any]:
         whole, kept = source.measured, source.measured["networks"][T]
         facts |= {name: whole.get(name) for name in ("data", "split", "images", "ann", "ann50")} | {"origin": "file"}
         facts |= {name: kept.get(name) for name in ("score", "agreement", "map50")}
-        facts["energy"] = kept["energy_ratio"]
+        facts |= {"energy": kept["energy_ratio"], "spikes": kept.get("spikes")}
         facts["measure"] = whole["measure"] if kept["score"] is not None else "agreement"
     if energy is not None:
         facts |= {"energy": energy.ratio, "energy_all": energy.ratio_with_all, "break_even": energy.break_even}
+        facts["spikes"] = energy.spikes
     if facts["rate"] is None:
         facts["rate"] = _recorded_rate(source, T)
     return facts
+
+
+def _time(found: Timing) -> dict[str, Any]:
+    """When a network answers; of placements the page needs no layers."""
+    search = None if found.search is None else found.search.to_dict()
+    if search is not None:
+        search["tried"] = [{**trial, "waits": sum(trial["waits"].values())} for trial in search["tried"]]
+    return {"latency": found.latency, "interval": found.interval, "waiting": len(found.waits), "search": search}
 
 
 def _evaluated(found: Evaluation) -> dict[str, Any]:

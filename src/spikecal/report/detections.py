@@ -91,7 +91,7 @@ def _fits(network: SpikingNetwork, image: Tensor) -> bool:
 
 
 def _energy(network: SpikingNetwork, images: Sequence[Tensor]) -> Energy:
-    meter = EnergyMeter(network.graph, network.T)
+    meter = EnergyMeter(network)
     for image in images:
         meter.add((image.unsqueeze(0),), network.run(image.unsqueeze(0)).spikes)
     return meter.result()

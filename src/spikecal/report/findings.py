@@ -176,7 +176,9 @@ def _gap(networks: Sequence[Facts], near: float) -> Finding | None:
         best = min(close, key=lambda n: (n["T"], -(quality(n) or 0)))
         todo = f"Use {best['label']}, which is within {near:g} point of it, or convert with --pipeline acp."
     else:
-        todo = "Convert with more steps (-T), --pipeline acp, or with calibration images of the kind it is tested on."
+        wait = "" if any(n["waiting"] for n in far) else "--latency 2x (layers wait), "
+        more = f"Convert with more steps (-T), {wait}--pipeline acp"
+        todo = f"{more}, or with calibration images of the kind it is tested on."
     return _finding("warning", f"More than {GAP:g} points behind the original", text, todo)
 
 

@@ -36,9 +36,11 @@ def layer_rows(
             records.setdefault(record.stage, []).append(record)
     found = {} if errors is None else {layer.stage: layer for layer in errors.layers}
     costs = _costs(energy)
-    rows = []
-    for stage in source.networks[T].stages:
+    rows, windows = [], source.networks[T].windows
+    for stage in windows.stages:
         row: dict[str, Any] = {"name": stage.name, "kind": stage.kind}
+        if windows.waits:
+            row |= {"waits": windows.waits.get(stage.name, 0), "start": windows.starts[stage.name]}
         if isinstance(stage.end.op, Spike) and stage.end.op.theta is not None:
             theta = stage.end.op.theta.detach().double()
             row["threshold"] = [float(theta.mean()), float(theta.min()), float(theta.max())]

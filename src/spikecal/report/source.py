@@ -10,6 +10,7 @@ from torch import Tensor
 
 from spikecal.analysis.evaluate import original, same_weights
 from spikecal.analysis.measures import ACCURACY, MEASURES, from_stored
+from spikecal.analysis.timing import Timing, timing
 from spikecal.calibration.calibrators import Calibrator, Weights
 from spikecal.calibration.histogram import BINS, PARTS, Histogram
 from spikecal.calibration.sweep import StageRecord
@@ -77,6 +78,10 @@ class Source:
         """The original, where the networks still have it."""
         return original(self.first, None if self.pipeline is None else self.pipeline.to_dict())
 
+    def timing(self, T: int) -> Timing:
+        """When a network answers, and how its waits were found."""
+        return timing(self.networks[T])
+
     def conversion_seconds(self, T: int) -> float | None:
         """What a conversion for this T alone takes, where the timings are known."""
         return self.timings.alone().get(T)
@@ -137,15 +142,12 @@ def from_file(path: Path, steps: Collection[int] = ()) -> Source:
     for T in steps:
         if T not in there:
             raise FileError(f"{path} has no network for T={T}; it has T={', '.join(map(str, there))}")
-    try:
-        networks = {T: SpikingNetwork(reader.graph(T, None), T) for T in sorted(steps or there)}
-    except ValueError as error:
-        raise FileError(f"{path} is not a whole spikecal network: {error}") from error
+    networks = {T: reader.network(T, None) for T in sorted(steps or there)}
     origin = reader.origin()
     plans = list(origin.pipelines.values())
-    for network in networks.values():
-        network.origin, network.readout = origin, reader.readout()
     try:
+        for network in networks.values():
+            timing(network)  # raises where what it says of the search makes no sense
         return Source(
             name=path.name,
             networks=networks,
@@ -203,7 +205,8 @@ def _measured(entry: Mapping[str, Any]) -> dict[str, Any]:
             int(T): {
                 "score": _share(of["score"]),
                 "agreement": _share(of["agreement"]),
-                "energy_ratio": _ratio(of["energy_ratio"]),
+                "energy_ratio": _amount("ratio of energies", of["energy_ratio"]),
+                "spikes": _amount("number of spikes", of.get("spikes")),
                 "map50": _share(of.get("map50")),
             }
             for T, of in ((T, from_stored(facts)) for T, facts in entry["networks"].items())
@@ -223,9 +226,9 @@ def _share(value: Any) -> float | None:
     return _optional(float, value)
 
 
-def _ratio(value: Any) -> float | None:
+def _amount(what: str, value: Any) -> float | None:
     if value is not None and not 0 <= float(value) < math.inf:
-        raise ValueError(f"a ratio of energies is {value}")
+        raise ValueError(f"a {what} is {value}")
     return _optional(float, value)
 
 

@@ -37,7 +37,7 @@ def sentences(facts: Facts, several: bool) -> list[str]:
     subject = f"At {steps(facts['T'])} the {what}"
     if several and facts["source_name"]:
         subject += f" of {facts['source_name']}"
-    return [text for text in (_score(facts, subject), _energy(facts), _conversion(facts)) if text]
+    return [text for text in (_score(facts, subject), _time(facts), _energy(facts), _conversion(facts)) if text]
 
 
 def _score(facts: Facts, subject: str) -> str:
@@ -54,6 +54,19 @@ def _score(facts: Facts, subject: str) -> str:
     if agreement is not None:
         return f"{subject} gives the original's answer for {percent(agreement)} of {images}{then}; they have no labels."
     return f"{subject} has not been measured: how often it is right is not known."
+
+
+def _time(facts: Facts) -> str:
+    """What waiting costs, or why no layer waits where that was asked for."""
+    if facts["waiting"]:
+        count = facts["waiting"]
+        layers = "1 of its layers waits" if count == 1 else f"{count} of its layers wait"
+        after = f"its answer comes after {steps(facts['latency'])}"
+        return f"{layers}: {after}, and it takes one image every {steps(facts['interval'])}."
+    if facts["search"] is None:
+        return ""
+    why: str = facts["search"]["why"]
+    return f"{why[0].upper()}{why[1:]}."
 
 
 def _energy(facts: Facts) -> str:

@@ -27,7 +27,7 @@ from spikecal.snn.network import READOUTS, Readout, SpikingNetwork
 from spikecal.snn.origin import Origin
 
 FORMAT = 2
-IN_TIME = 3  # of networks with waits or a bias per step: a program that does not know of them must not run them
+IN_TIME = 3  # with waits, a bias per step or a warm-up: a program that does not know of them must not run them
 READABLE = (1, 2, 3)  # the first knew one kind of neuron
 MAX_HEADER = 64 * 2**20
 MAX_NODES = 100_000
@@ -68,15 +68,17 @@ def write(path: str | Path, networks: Mapping[int, SpikingNetwork], origin: Orig
         info["readout"] = first.readout
     waits = {str(T): dict(network.waits) for T, network in sorted(networks.items()) if network.waits}
     step_biases = any(slot.endswith(":step_bias") for slots in parameters.values() for slot in slots)
+    warm_ups = {str(T): network.warm_up for T, network in sorted(networks.items()) if network.warm_up}
     spec = json.dumps(
         {
-            "format": IN_TIME if waits or step_biases else FORMAT,
+            "format": IN_TIME if waits or step_biases or warm_ups else FORMAT,
             "nodes": [_node_to_json(node) for node in graph.nodes.values()],
             "output": _structure_to_json(graph.output),
             "head": graph.head is not None,
             "parameters": parameters,
             "info": info,
             **({"waits": waits} if waits else {}),
+            **({"warm_ups": warm_ups} if warm_ups else {}),
         },
         sort_keys=True,
     )
@@ -226,6 +228,25 @@ class Reader:
             self._fail("has stages that wait what is no number of steps")
         return dict(found)
 
+    def warm_up(self, T: int) -> int:
+        """The steps of each output that are not read in the network for `T` steps."""
+        found = self.spec.get("warm_ups", {}).get(str(T), 0)
+        if type(found) is not int or not 0 <= found < T:
+            self._fail(f"says to begin reading after {str(found)[:20]} of {T} steps")
+        return found
+
+    def network(self, T: int, head: nn.Module | None) -> SpikingNetwork:
+        """The network for `T` steps, as it was when it was written."""
+        graph = self.graph(T, head)
+        try:
+            network = SpikingNetwork(graph, T, self.waits(T))
+        except (ValueError, ConfigError) as error:
+            raise FileError(f"{self.path} is not a whole spikecal network: {error}") from error
+        network.origin, network.readout = self.origin(), self.readout()
+        network.warm_up = self.warm_up(network.T)
+        network.reset()
+        return network
+
     def origin(self) -> Origin:
         """Where its networks come from."""
         try:
@@ -263,6 +284,8 @@ class Reader:
         waits = self.spec.get("waits", {})
         if not isinstance(waits, dict) or not all(isinstance(found, dict) for found in waits.values()):
             self._fail("does not say which stages wait")
+        if not isinstance(self.spec.get("warm_ups", {}), dict):
+            self._fail("does not say from which step on it is read")
         self._check_parameters({entry["name"]: OPS[entry["op"]] for entry in nodes})
 
     def _check_parameters(self, ops: dict[str, type]) -> None:
@@ -360,39 +383,4 @@ def load(path: str | Path, T: int | None = None, head: nn.Module | None = None) 
         raise FileError(f"{path} holds a spiking body without its analog head: load it with head=module")
     if head is not None and not reader.spec["head"]:
         raise FileError(f"{path} holds a whole network: load it without a head")
-    graph = reader.graph(T, head)
-    try:
-        network = SpikingNetwork(graph, T, reader.waits(T))
-    except (ValueError, ConfigError) as error:
-        raise FileError(f"{path} is not a whole spikecal network: {error}") from error
-    network.origin, network.readout = reader.origin(), reader.readout()
-    return network
-
-
-def inspect(path: str | Path) -> dict[str, Any]:
-    """What is in a file: T, pipeline, records, layers, and the bytes of each parameter set."""
-    reader = Reader(path)
-    tables: dict[str, dict[str, str]] = reader.spec["parameters"]
-    readers: dict[str, set[str]] = {}
-    for T, table in tables.items():
-        for key in table.values():
-            readers.setdefault(key, set()).add(T)
-    sets: dict[str, dict[str, int]] = {"shared": {}}
-    for T, table in tables.items():
-        for key, slot in {key: slot for slot, key in table.items()}.items():
-            shared = len(readers[key]) == len(tables) and len(tables) > 1
-            kind = slot.rpartition(":")[2]
-            group = sets["shared"] if shared else sets.setdefault(f"T={T}", {})
-            if not (shared and T != next(iter(tables))):
-                group[kind] = group.get(kind, 0) + reader.bytes[key]
-    return {
-        **reader.spec["info"],
-        "path": str(path),
-        "bytes": reader.path.stat().st_size,
-        "T": reader.steps(),
-        "nodes": len(reader.spec["nodes"]),
-        "operations": sorted({entry["op"] for entry in reader.spec["nodes"]}),
-        "head": reader.spec["head"],
-        "waits": {T: waits for T in reader.steps() if (waits := reader.waits(T))},
-        "parameter_bytes": sets,
-    }
+    return reader.network(T, head)

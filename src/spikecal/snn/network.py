@@ -1,6 +1,6 @@
 """The spiking network: an ordinary nn.Module, run layerwise (all steps of a stage at once) or stepwise."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -49,6 +49,7 @@ class SpikingNetwork(nn.Module):
         self.head = graph.head
         self.origin = Origin()
         self.readout: Readout = "current"
+        self.warm_up = 0  # steps of each output that are not read, once there are others
         self._shapes: dict[tuple[torch.Size, ...], dict[str, torch.Size]] = {}
         weights_channels_last(graph)
         self.reset()
@@ -67,17 +68,12 @@ class SpikingNetwork(nn.Module):
 
     @property
     def interval(self) -> int:
-        """Steps between two images when they follow each other as closely as they can: no stage is in two windows."""
-        return self.T + self.windows.longest_wait
+        """Steps between two images when they follow each other as closely as they can: no membrane holds two."""
+        return self.windows.interval
 
     @property
     def _latest_start(self) -> int:
-        return max((self._start_of(name) for name in self.graph.outputs()), default=0)
-
-    def _start_of(self, output: str) -> int:
-        """When an output starts; one that is read as a current need not wait for its neurons."""
-        early = self.waits.get(output, 0) if self.readout == "current" else 0
-        return self.windows.starts.get(output, 0) - early
+        return self.windows.latest(self.graph.outputs(), self.readout == "current")
 
     # -- layerwise ---------------------------------------------------------------------------------------------
 
@@ -107,6 +103,25 @@ class SpikingNetwork(nn.Module):
         steps = [self._finish({name: value[t] for name, value in outputs.items()}) for t in range(self.T)]
         return Run(stack(steps), spikes)
 
+    @torch.no_grad()
+    def outputs_after(self, *inputs: Tensor, warm_ups: Sequence[int]) -> list[dict[str, Tensor]]:
+        """The outputs by name as they would be with each of these `warm_ups`, from one run."""
+        found: list[dict[str, list[Tensor]]] = [{} for _ in warm_ups]
+        for batch in self._batches(self._checked(inputs)):
+            for end, value in self._output_currents(batch):
+                for warm_up, outputs in zip(warm_ups, found, strict=True):
+                    mean = part(value, warm_up, self.T).mean(0)
+                    outputs.setdefault(end.name, []).append(self._read(end, mean))
+        return [{name: _joined(parts) for name, parts in outputs.items()} for outputs in found]
+
+    def _output_currents(self, inputs: tuple[Tensor, ...]) -> Iterator[tuple[Node, Tensor]]:
+        """What each output is read from, `[T or 1, N, ...]`."""
+        values, wanted = self.input_values(inputs), set(self.graph.outputs())
+        yield from ((self.graph.nodes[name], values[name]) for name in wanted & values.keys())
+        for stage, emission in self.course(inputs).advance(values, self.windows.end, last=True):
+            if stage.name in wanted:
+                yield stage.end, self._of_output(stage, emission)[0]
+
     def course(self, inputs: tuple[Tensor, ...]) -> Course:
         """The network before its first step."""
         return Course(self.windows, self._shapes_for(inputs))
@@ -115,19 +130,22 @@ class SpikingNetwork(nn.Module):
         """The outputs after every step, `[T, N, ...]`; spikes are added to the lists in `counts`."""
         values = self.input_values(inputs)
         wanted = set(self.graph.outputs())
-        found = {name: running_mean(values[name], self.T) for name in wanted & values.keys()}
+        found = {name: self._running_mean(values[name]) for name in wanted & values.keys()}
         for stage, emission in self.course(inputs).advance(
             values, self.windows.end, last=True, want=Want.VALUE | Want.TOTAL
         ):
             if stage.name in wanted:
-                found[stage.name] = self._read(stage.end, running_mean(self._of_output(stage, emission)[0], self.T))
+                found[stage.name] = self._read(stage.end, self._running_mean(self._of_output(stage, emission)[0]))
             if emission.spikes is not None:
                 counts.setdefault(stage.name, []).append(emission.spikes.int())
         return found
 
+    def _running_mean(self, value: Tensor) -> Tensor:
+        return running_mean(value, self.T, self.warm_up)
+
     def _mean(self, inputs: tuple[Tensor, ...], steps: int) -> dict[str, Tensor]:
         """The outputs after `steps`; of large images a few steps at a time, which is all the memory they need."""
-        course, sums = self.course(inputs), Sums(steps)
+        course, sums = self.course(inputs), Sums(steps, self.warm_up)
         end = steps + self._latest_start
         at_once = steps_per_call(course.shapes, len(inputs[0]))
         at_once = end if at_once >= self.T else at_once  # no value has more than T steps
@@ -172,7 +190,7 @@ class SpikingNetwork(nn.Module):
     def reset(self) -> None:
         """Forget all potentials: the next `step` is the first."""
         self._course: Course | None = None
-        self._sums = Sums(self.T)
+        self._sums = Sums(self.T, self.warm_up)
         self._step_shapes: list[torch.Size] = []
 
     @torch.inference_mode(False)  # what is remembered must also be of use outside of it
@@ -263,26 +281,30 @@ class SpikingNetwork(nn.Module):
         # a scale that could not be folded may now be read by several stages, through a cat
         network = SpikingNetwork(with_joints(result), self.T, self.waits)
         network.origin = self.origin
-        network.readout = self.readout
+        network.readout, network.warm_up = self.readout, self.warm_up
         return network
 
 
 class Sums:
-    """What outputs are read from, added up over the first `most` steps of each."""
+    """What outputs are read from, added up over the first `most` steps of each; anew after `warm_up` steps."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._found: dict[str, tuple[Tensor, int]] = {}
+    def __init__(self, most: int, warm_up: int = 0) -> None:
+        self._most, self._warm_up = most, warm_up
+        self._found: dict[str, tuple[Tensor, int, int]] = {}  # sum, its first step, the step after its last
 
     def add(self, name: str, value: Tensor, steps: int) -> None:
-        total, known = self._found.get(name, (None, 0))
-        new = min(steps, self._most - known)
-        if new > 0:
-            more = added_up(part(value, 0, new), new)
-            self._found[name] = (more if total is None else total + more, known + new)
+        total, first, known = self._found.get(name, (None, 0, 0))
+        end = min(known + steps, self._most)
+        if end <= known:
+            return
+        if first < self._warm_up < end:  # the steps before are forgotten
+            total, first = None, self._warm_up
+        start = max(known, first)
+        more = added_up(part(value, start - known, end - known), end - start)
+        self._found[name] = (more if total is None else total + more, first, end)
 
     def means(self) -> dict[str, Tensor]:
-        return {name: total / steps for name, (total, steps) in self._found.items()}
+        return {name: total / (end - first) for name, (total, first, end) in self._found.items()}
 
 
 def _check_channels(stage: Stage, shape: Sequence[int], T: int) -> None:
@@ -335,10 +357,12 @@ def weights_channels_last(graph: Graph) -> None:
             node.op.weight.data = channels_last(node.op.weight.data)
 
 
-def running_mean(current: Tensor, T: int) -> Tensor:
-    """`[T or 1, N, ...]` currents to their means over the first 1, 2, ... T steps."""
+def running_mean(current: Tensor, T: int, warm_up: int = 0) -> Tensor:
+    """`[T or 1, N, ...]` currents to their means over the first 1, 2, ... T steps; anew after `warm_up` of them."""
     if current.shape[0] == 1:
         return current.expand(T, *current.shape[1:]).clone()
+    if warm_up:
+        return torch.cat([running_mean(current[:warm_up], warm_up), running_mean(current[warm_up:], T - warm_up)])
     steps = torch.arange(1, T + 1, device=current.device, dtype=current.dtype)
     return current.cumsum(0) / steps.reshape(-1, *(1,) * (current.ndim - 1))
 

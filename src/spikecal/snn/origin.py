@@ -17,6 +17,7 @@ class Origin:
     records: tuple[Plain, ...] = ()  # of all T
     micro_batches: Mapping[int, int] = field(default_factory=dict)  # images per kernel call, by T
     placements: Mapping[int, Plain] = field(default_factory=dict)  # where waits were tried, by T
+    choices: Mapping[int, Plain] = field(default_factory=dict)  # what AUTO tried and kept, by T
     images: int | None = None  # how many there were to calibrate on; parts of a pipeline may use fewer
     keep: tuple[str, ...] = ()  # submodules that stayed analog
     card: Plain | None = None  # what the network expects of images
@@ -35,6 +36,7 @@ class Origin:
             "micro_batch": {str(T): n for T, n in self.micro_batches.items()} if self.pipelines else None,
             "keep": list(self.keep) or None,
             "placements": {str(T): found for T, found in self.placements.items()} or None,
+            "choices": {str(T): found for T, found in self.choices.items()} or None,
             **{name: getattr(self, name) for name in ("card", "measured", "images", "calibration", "detector")},
         }
         return {name: value for name, value in found.items() if value is not None}
@@ -51,6 +53,7 @@ class Origin:
             micro_batches={int(T): int(n) for T, n in info.get("micro_batch", {}).items()},
             keep=tuple(str(name) for name in info.get("keep", ())),
             placements={int(T): dict(found) for T, found in info.get("placements", {}).items()},
+            choices={int(T): dict(found) for T, found in info.get("choices", {}).items()},
             **{name: info.get(name) for name in ("images", "card", "measured", "calibration", "detector")},
         )
 

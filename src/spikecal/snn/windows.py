@@ -3,7 +3,7 @@
 Step j of a value is step j of its own window. A value starts with the latest of its inputs, plus what its stage waits.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -66,9 +66,19 @@ class Windows:
         """The step after the last of any value."""
         return self.T + max(self.starts.values(), default=0)
 
+    def latest(self, outputs: Iterable[str], currents: bool) -> int:
+        """When the last output starts; one that is read as a current need not wait for its neurons."""
+        early = self.waits if currents else {}
+        return max((self.starts.get(name, 0) - early.get(name, 0) for name in outputs), default=0)
+
     @property
-    def longest_wait(self) -> int:
-        return max(self.waits.values(), default=0)
+    def interval(self) -> int:
+        """Steps after which the next image may start: by then every membrane is free of this one.
+
+        A membrane is in use from its first charge, which may come early, to the last step of its window.
+        """
+        used = (self.waits.get(stage.name, 0) + max(self.charges(stage).values(), default=0) for stage in self.stages)
+        return self.T + max(used, default=0)
 
 
 def gathers(stage: Stage) -> bool:

@@ -6,12 +6,13 @@ from typing import Any
 from torch import Tensor
 
 from spikecal.analysis.estimate import estimate
+from spikecal.analysis.inspection import inspect
 from spikecal.data.images import Data, Unreadable, none_readable, unreadable_files
 from spikecal.errors import ConfigError, ConversionError, DataError, SpikecalError, refuse_unreadable
-from spikecal.pipeline import resolve
+from spikecal.pipeline import resolve_plan
 from spikecal.progress import Progress, Silent
-from spikecal.snn.file import inspect
 from spikecal.tasks.choose import task_of_data, task_of_model
+from spikecal.tasks.choosing import choice_tables
 from spikecal.tasks.outcome import (
     Line,
     Outcome,
@@ -22,13 +23,14 @@ from spikecal.tasks.outcome import (
     unreadable_facts,
     unreadable_lines,
 )
+from spikecal.tasks.waiting import time_tables
 from spikecal.zoo.models import random_images
 
 BATCH = 64
 
 
 def check_file(path: Path) -> Outcome:
-    """The bytes of its parameter sets: what all T share, and what each has of its own."""
+    """The bytes of its parameter sets, when its networks answer, and where their layers wait."""
     found = inspect(path)
     sets: dict[str, dict[str, int]] = found["parameter_bytes"]
     kinds = list(dict.fromkeys(kind for of in sets.values() for kind in of))
@@ -40,14 +42,19 @@ def check_file(path: Path) -> Outcome:
     distilled = found.get("calibration") == "distilled"
     lines = [Line("calibrated on images distilled from the network")] if distilled else []
     held = f"T = {', '.join(map(str, found['T']))}; {found['nodes']} operations; {size(found['bytes'])} in all"
-    return Outcome(found, [Table(f"{path}: bytes", columns, rows), *lines, Line(held)])
+    tables = [
+        Table(f"{path}: bytes", columns, rows),
+        *choice_tables(found.get("choices", {})),
+        *time_tables(found["timing"]),
+    ]
+    return Outcome(found, [*tables, *lines, Line(held)])
 
 
 def check_model(
     model: str, input_size: tuple[int, int] | None, keep: tuple[str, ...], T: int, name: str, task: str | None
 ) -> Outcome:
     """The stages of a network, and what converting it with the pipeline of that name would take."""
-    network, card, pipeline, timed = task_of_model(model, task).part(model, resolve(name))
+    network, card, pipeline, timed = task_of_model(model, task).part(model, resolve_plan(name))
     if input_size is not None and min(input_size) < 1:
         raise ConfigError(f"--size is a height and a width in pixels, not {input_size[0]} and {input_size[1]}")
     height, width = input_size or card.size or (0, 0)
@@ -67,7 +74,7 @@ def check_model(
     columns = ("stage", "kind", "operations", ">shape", ">parameters")
     cost = (
         f"{len(rows)} stages; {name} at T = {T} would take about {duration(found.seconds)} and "
-        f"{size(found.bytes)} of memory for {pipeline.images:,} images of {height}×{width} "
+        f"{size(found.bytes)} of memory for {pipeline.fixed.images:,} images of {height}×{width} "
         f"(less memory: it goes to disk)"
     )
     return Outcome(facts, [Table(f"{model}: converts", columns, rows), Line(cost)])

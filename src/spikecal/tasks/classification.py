@@ -10,7 +10,9 @@ from typing import Any
 from torch import Tensor, equal, nn
 
 from spikecal.analysis.evaluate import original
+from spikecal.analysis.inspection import inspect
 from spikecal.analysis.summary import Summary
+from spikecal.analysis.timing import timings
 from spikecal.conversion import convert
 from spikecal.data.card import Card
 from spikecal.data.images import Data, Unreadable, readable
@@ -20,12 +22,12 @@ from spikecal.detection.sources import KINDS
 from spikecal.distillation.distill import Distilled, distill
 from spikecal.errors import ConfigError, DataError, refuse_unreadable
 from spikecal.graph.lowering.lower import lower
-from spikecal.pipeline import Pipeline
+from spikecal.pipeline import Plan
 from spikecal.progress import Progress
 from spikecal.report.source import Source
 from spikecal.result import Result
-from spikecal.snn.file import inspect
 from spikecal.snn.origin import Timings
+from spikecal.tasks.choosing import choice_lines
 from spikecal.tasks.classifier_training import train_classifier
 from spikecal.tasks.classifiers import load_networks, look_at_classifiers
 from spikecal.tasks.distilling import batch_line
@@ -43,6 +45,7 @@ from spikecal.tasks.pages import Written, report_result
 from spikecal.tasks.requests import Conversion, Evaluation, Reporting, Training
 from spikecal.tasks.summary import measure, records_table, steps_table, summary_table
 from spikecal.tasks.task import Labelled, Looked, Part, Say
+from spikecal.tasks.waiting import waiting_lines
 from spikecal.zoo.models import build_model, load_model, random_images
 
 TIMED = 16  # images of the pass that the estimate of the time comes from
@@ -57,7 +60,7 @@ class Classification:
         found = load_data(data, split, root)
         return Labelled(found, None if found.labels is None else int(found.labels.unique().numel()))
 
-    def part(self, model: str, pipeline: Pipeline) -> Part:
+    def part(self, model: str, pipeline: Plan) -> Part:
         """The whole network."""
         return Part(*build_model(model), pipeline, TIMED)
 
@@ -75,7 +78,7 @@ class Classification:
             source, distilling = distilled.data(), time.perf_counter() - started
         else:
             source = chosen_data(asked.data, card, "train", asked.data_root)
-        chosen, unreadable = readable(source, asked.pipeline.images, asked.seed)
+        chosen, unreadable = readable(source, asked.pipeline.fixed.images, asked.seed)
         if asked.strict:
             refuse_unreadable(chosen.name, unreadable)
         started = time.perf_counter()
@@ -180,7 +183,7 @@ class _Made:
 
     def facts(self) -> dict[str, Any]:
         """For machines."""
-        facts = {**self.asked.facts(), "unreadable": unreadable_facts(self.unreadable)}
+        facts = {**self.asked.facts(self.result), "unreadable": unreadable_facts(self.unreadable)}
         facts |= {"seconds": self.seconds, "phases": self.result.timings.to_dict()}
         facts |= {"summary": self.summary and self.summary.to_dict()}
         facts |= {} if self.distilled is None else {"distilled": self.distilled.facts()}
@@ -193,6 +196,8 @@ class _Made:
         parts: list[Table | Line] = [records_table(self.result.records, longest)]
         if self.summary is not None:
             parts.append(summary_table(str(file), self.summary))
+        parts += choice_lines(self.result.origin.choices)
+        parts += waiting_lines(timings(self.result))
         parts += unreadable_lines(self.unreadable)
         parts += asides([] if self.distilled is None else [f"distilled: {note}" for note in self.distilled.notes])
         parts += asides([f"no summary: {self.why}"] if self.why and self.asked.test > 0 else [])
@@ -217,7 +222,7 @@ def distilled_for(asked: Conversion, network: nn.Module, card: Card, progress: P
     lower(network, (random_images(network, card, 2, card.size),), asked.keep)  # what cannot be converted is told before
     return distill(
         network,
-        asked.pipeline.images,
+        asked.pipeline.fixed.images,
         card=card,
         seed=asked.seed,
         workdir=None if asked.workdir is None else asked.workdir / FOLDER,

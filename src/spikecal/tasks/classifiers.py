@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from spikecal.analysis.evaluate import check_weights, original
+from spikecal.analysis.inspection import inspect
 from spikecal.analysis.summary import Summary
 from spikecal.data.card import Card
 from spikecal.data.images import Data, Unreadable
@@ -20,7 +21,7 @@ from spikecal.graph.stages import with_joints
 from spikecal.progress import Progress
 from spikecal.report.measure import Measured, ann_of, check_inputs, first_images, gives_classes, look
 from spikecal.report.source import Source
-from spikecal.snn.file import inspect, load
+from spikecal.snn.file import load
 from spikecal.snn.network import SpikingNetwork
 from spikecal.tasks.requests import Reporting
 from spikecal.tasks.summary import measure

@@ -8,7 +8,9 @@ from typing import Any
 
 from torch import nn
 
+from spikecal.analysis.inspection import inspect
 from spikecal.analysis.measures import MAP, STORED
+from spikecal.analysis.timing import Timing, timing, timings
 from spikecal.data.card import Card
 from spikecal.data.images import Data, Unreadable
 from spikecal.detection import spiking
@@ -17,12 +19,11 @@ from spikecal.detection.labels import check_labels
 from spikecal.detection.precision import Precision, evaluate
 from spikecal.detection.sources import KINDS, chosen_boxes, load_boxes
 from spikecal.errors import ConfigError, DataError, refuse_unreadable
-from spikecal.pipeline import Pipeline
+from spikecal.pipeline import Plan
 from spikecal.progress import Progress
 from spikecal.report.content import NOTHING
 from spikecal.report.detections import look_at_detector
 from spikecal.report.source import Source, from_result
-from spikecal.snn.file import inspect
 from spikecal.tasks.detector_training import train_detector
 from spikecal.tasks.outcome import (
     Line,
@@ -38,6 +39,7 @@ from spikecal.tasks.outcome import (
 from spikecal.tasks.pages import Written, carried, write_report
 from spikecal.tasks.requests import Conversion, Evaluation, Reporting, Training
 from spikecal.tasks.task import Labelled, Looked, Part, Say
+from spikecal.tasks.waiting import TIMES, TIMES_CAPTION, time_cells, waiting_lines
 from spikecal.zoo.detectors import body_of, build_detector, is_detector, load_detector
 
 TIMED = 2  # images of the pass that the estimate of the time comes from: they are large
@@ -54,7 +56,7 @@ class Detection:
         images = Data(name=data, images=found.images)
         return Labelled(images, len(found.classes), facts, faults.sentences(), faults.left_out)
 
-    def part(self, model: str, pipeline: Pipeline) -> Part:
+    def part(self, model: str, pipeline: Plan) -> Part:
         """The body of a detector, for images of the size that the detector makes them."""
         detector = build_detector(model)
         transform: Any = detector.transform
@@ -92,7 +94,7 @@ class Detection:
         if asked.report is not None:
             page = report_conversion(asked.report, asked.output.name, made, held_out, found, why, progress)
         unreadable = {**images.faults.left_out, **made.unreadable, **_unreadable(found)}
-        facts = {**asked.facts(), "task": "detect", "seconds": seconds, "phases": made.body.timings.to_dict()}
+        facts = {**asked.facts(made.body), "task": "detect", "seconds": seconds, "phases": made.body.timings.to_dict()}
         facts |= {"readout": made.body.snn.readout, "precision": {name: one.to_dict() for name, one in found.items()}}
         facts |= {"records": [asdict(record) for record in made.records]}
         facts |= {} if page is None else {"report": page.facts()}
@@ -100,7 +102,8 @@ class Detection:
         facts |= {"faults": images.faults.to_dict(), "unreadable": unreadable_facts(unreadable)}
         parts: list[Table | Line] = [*asides(images.told())]
         parts += asides([] if held_out is None else held_out.told("test images"))
-        parts += precision_tables(str(asked.output), found)
+        parts += precision_tables(str(asked.output), found, timings(made.body))
+        parts += waiting_lines(timings(made.body))
         parts += unreadable_lines(made.unreadable | _unreadable(found))
         parts += asides([f"no summary: {why}"] if why and asked.test > 0 else [])
         parts += [] if page is None else page.lines()
@@ -123,10 +126,12 @@ class Detection:
         unreadable = _unreadable(found)
         if asked.strict:
             refuse_unreadable(test.name, unreadable)
+        known_times = [timing(spiking.network_of(body)) for body in bodies.values()]
         facts: dict[str, Any] = {"file": str(file), "model": model, "task": "detect", "data": test.name}
+        facts |= {"timing": [one.to_dict() for one in known_times]}
         facts |= {"precision": {name: one.to_dict() for name, one in found.items()}, "faults": test.faults.to_dict()}
         facts |= {"unreadable": unreadable_facts(unreadable)}
-        parts: list[Table | Line] = [*asides(test.told()), *precision_tables(str(file), found)]
+        parts: list[Table | Line] = [*asides(test.told()), *precision_tables(str(file), found, known_times)]
         parts += unreadable_lines(unreadable)
         return Outcome(facts, parts)
 
@@ -255,17 +260,24 @@ def _apart(found: Mapping[str, Precision]) -> tuple[Precision, dict[int, Precisi
     return found["analog"], {int(T): one for T, one in found.items() if T != "analog"}
 
 
-def precision_tables(title: str, found: Mapping[str, Precision]) -> list[Table]:
-    """A line a network: mAP, and of each class at an overlap of 0.5; no table where nothing was measured."""
+def precision_tables(title: str, found: Mapping[str, Precision], times: Sequence[Timing]) -> list[Table]:
+    """A line a network: its time, mAP, and of each class at an overlap of 0.5; no table where nothing was measured."""
     if not found:
         return []
-    first = next(iter(found.values()))
+    first, after = next(iter(found.values())), {str(time.T): time_cells(time) for time in times}
     rows = [
-        (name, percent(one.map), percent(one.map50), *(percent(one.classes.get(c, 0.0)) for c in first.classes))
+        (
+            name,
+            *after.get(name, dict.fromkeys(TIMES, "")).values(),
+            percent(one.map),
+            percent(one.map50),
+            *(percent(one.classes.get(c, 0.0)) for c in first.classes),
+        )
         for name, one in found.items()
     ]
-    caption = f"{first.images:,} test images; mAP: over overlaps of 0.5 to 0.95; the others at 0.5"
-    return [Table(title, (">T", ">mAP %", ">mAP50 %", *(f">{name} %" for name in first.classes)), rows, caption)]
+    caption = f"{first.images:,} test images; mAP: over overlaps of 0.5 to 0.95; the others at 0.5; {TIMES_CAPTION}"
+    columns = ("T", *TIMES, "mAP %", "mAP50 %", *(f"{name} %" for name in first.classes))
+    return [Table(title, [f">{name}" for name in columns], rows, caption)]
 
 
 def _unreadable(found: dict[str, Precision]) -> Unreadable:

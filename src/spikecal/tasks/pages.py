@@ -21,7 +21,8 @@ from spikecal.result import Result
 from spikecal.tasks.outcome import Line, size
 
 NETWORK_FACTS = (
-    "label", "T", "score", "agreement", "ann", "first", "energy", "energy_all", "break_even", "rate", "seconds",
+    "label", "T", "latency", "interval", "waiting", "spikes", "score", "agreement", "ann", "first", "energy",
+    "energy_all", "break_even", "rate", "seconds",
     "images", "data", "split", "origin", "measure", "map50", "ann50",
 )  # fmt: skip
 

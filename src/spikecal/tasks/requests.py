@@ -4,12 +4,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from spikecal.analysis.timing import timings
+from spikecal.arguments import choices_of, plan_of
 from spikecal.calibration.calibrators import Weights
 from spikecal.calibration.finetune import FineTune
 from spikecal.errors import ConfigError
-from spikecal.pipeline import THRESHOLDS, Pipeline, Rounding
-from spikecal.pipeline import resolve as preset
+from spikecal.pipeline import AUTO, THRESHOLDS, Auto, Effort, Pipeline, Plan, Rounding
 from spikecal.progress import Progress
+from spikecal.result import Result
 from spikecal.snn.network import Readout
 from spikecal.training.recipes import Recipe, resolve
 
@@ -21,15 +23,28 @@ def pipeline_of(
     images: int | None = None,
     iterations: int | None = None,
     rounding: Rounding | None = None,
+    kappa: float | None = None,
     threshold: str | None = None,
     per: Literal["layer", "channel"] | None = None,
-) -> Pipeline:
+    effort: Effort | None = None,
+) -> Plan:
     """The pipeline of `--pipeline` or `--config`, with what is changed in it."""
     if name is not None and config is not None:
         raise ConfigError("give --pipeline or --config, not both: a file can name a preset")
-    result = Pipeline.from_toml(config) if config is not None else preset(name or "lcp")
+    result = plan_of(Pipeline.from_toml(config) if config is not None else name or AUTO, effort)
+    if isinstance(result, Auto):
+        changes = {
+            "--iterations": iterations, "--rounding": rounding, "--kappa": kappa, "--threshold": threshold,
+            "--per": per,
+        }  # fmt: skip
+        for flag, value in changes.items():
+            if value is not None:
+                raise ConfigError(f"{flag} changes a fixed pipeline, and auto chooses one: add --pipeline lcp, or acp")
+        return result if images is None else result.with_images(images)
     if rounding is not None:
-        result = replace(result, rounding=rounding)
+        result = replace(result, rounding=rounding, kappa=kappa)
+    elif kappa is not None:
+        result = replace(result, kappa=kappa)
     if threshold is not None and type(result.threshold) is not THRESHOLDS[threshold]:
         old = result.threshold
         result = replace(result, threshold=THRESHOLDS[threshold](per=old.per, images=old.images))
@@ -38,7 +53,7 @@ def pipeline_of(
     if images is not None:
         result = result.with_images(images)
     if iterations is not None:
-        if not result.learns:
+        if not any(isinstance(calibrator, Weights) for calibrator in result.calibrators):
             raise ConfigError("--iterations is for weights calibration, not in this pipeline: use --pipeline acp")
         result = result.changed(Weights, iterations=iterations).changed(FineTune, iterations=iterations)
     return result
@@ -53,8 +68,9 @@ class Conversion:
     weights: Path | None
     data: str | None
     data_root: Path | None
-    steps: list[int]
-    pipeline: Pipeline
+    steps: list[int] | None  # None: chosen for the latency
+    latency: str | None  # of each network: steps, or a multiple of T such as 2x
+    pipeline: Plan
     images: int | None  # of every part, where the pipeline's own numbers are not wanted
     keep: tuple[str, ...]
     readout: Readout | None
@@ -66,10 +82,14 @@ class Conversion:
     strict: bool
     report: Path | None  # the page to write
 
+    def __post_init__(self) -> None:
+        choices_of(self.steps, self.latency)  # before a network or an image is read
+
     def settings(self, progress: Progress | None) -> dict[str, Any]:
         """What converting takes beside the network and its images, whichever the task."""
         return {
             "T": self.steps,
+            "latency": self.latency,
             "pipeline": self.pipeline,
             "seed": self.seed,
             "workdir": self.workdir,
@@ -78,14 +98,16 @@ class Conversion:
             "progress": progress,
         }
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self, result: Result) -> dict[str, Any]:
         """For machines: what came of it begins with these."""
         return {
             "file": str(self.output),
             "bytes": self.output.stat().st_size,
             "model": self.model,
-            "T": self.steps,
+            "T": sorted(result.networks),
+            "timing": [found.to_dict() for found in timings(result)],
             "pipeline": self.pipeline.to_dict(),
+            "choices": {T: dict(found) for T, found in result.origin.choices.items()},
             "seed": self.seed,
         }
 

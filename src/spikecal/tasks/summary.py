@@ -15,6 +15,7 @@ from spikecal.graph.graph import Graph
 from spikecal.progress import Progress
 from spikecal.snn.network import SpikingNetwork
 from spikecal.tasks.outcome import Table, percent
+from spikecal.tasks.waiting import TIMES, TIMES_CAPTION
 
 BATCH = 200
 
@@ -63,7 +64,8 @@ def summary_table(title: str, summary: Summary) -> Table:
     if summary.compared:
         rows.append({"T": "ANN", "accuracy %": "" if summary.ann is None else percent(summary.ann), "energy %": "100"})
     for e in summary.found:
-        row = {"T": str(e.T), "fires %": percent(e.rate)}
+        row = {"T": str(e.T), "latency": str(e.latency), "interval": str(e.interval)}
+        row |= {"spikes": f"{e.spikes_per_image:,.0f}", "fires %": percent(e.rate)}
         if e.accuracy:
             row["accuracy %"] = percent(e.accuracy[-1])
         if e.agreement:
@@ -75,25 +77,31 @@ def summary_table(title: str, summary: Summary) -> Table:
         if e.T in summary.seconds:
             row["conversion s"] = f"{summary.seconds[e.T]:.1f}"
         rows.append(row)
-    order = ("T", "accuracy %", "as the ANN %", "near from step", "energy %", "break-even T", "fires %", "conversion s")
+    order = (
+        "T", *TIMES, "accuracy %", "as the ANN %", "near from step", "spikes", "energy %", "break-even T", "fires %",
+        "conversion s",
+    )  # fmt: skip
     columns = [name for name in order if any(row.get(name) for row in rows)]
     caption = f"{summary.images:,} {summary.split} images of {summary.data}"
     if summary.compared:
         caption += (
             f"; near: within {summary.points:g} point{'' if summary.points == 1 else 's'} of the ANN from then on"
         )
-    caption += "; energy: of the ANN's, 4.6 pJ a MAC and 0.9 pJ an addition"
+    caption += f"; {TIMES_CAPTION}; spikes: per image; energy: of the ANN's, 4.6 pJ a MAC and 0.9 pJ an addition"
     if summary.seconds:
         caption += "; conversion: for that T alone"
     return Table(title, [f">{name}" for name in columns], [[row.get(c, "") for c in columns] for row in rows], caption)
 
 
 def steps_table(found: Evaluation) -> Table:
-    """The anytime curve, a line a step."""
-    curves = {"accuracy %": found.accuracy, "as the ANN %": found.agreement}
-    known = {name: curve for name, curve in curves.items() if curve}
-    rows = [(str(t + 1), *(percent(curve[t]) for curve in known.values())) for t in range(found.T)]
-    return Table(f"After every step, made for T = {found.T}", (">step", *(f">{name}" for name in known)), rows)
+    """The anytime curve, a line a step, and when that step is where layers wait."""
+    shares = {"accuracy %": found.accuracy, "as the ANN %": found.agreement}
+    columns = {"step": [str(t) for t in range(1, found.T + 1)]}
+    if found.latency > found.T:
+        columns["latency"] = [str(latency) for latency in found.latencies]
+    columns |= {name: [percent(share) for share in curve] for name, curve in shares.items() if curve}
+    rows = list(zip(*columns.values(), strict=True))
+    return Table(f"After every step, made for T = {found.T}", [f">{name}" for name in columns], rows)
 
 
 def records_table(records: Sequence[StageRecord], T: int) -> Table:

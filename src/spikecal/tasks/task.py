@@ -9,7 +9,7 @@ from torch import nn
 
 from spikecal.data.card import Card
 from spikecal.data.images import Data, Unreadable
-from spikecal.pipeline import Pipeline
+from spikecal.pipeline import Plan
 from spikecal.progress import Progress
 from spikecal.report.content import NOTHING
 from spikecal.report.measure import Measured
@@ -35,7 +35,7 @@ class Part(NamedTuple):
 
     network: nn.Module
     card: Card
-    pipeline: Pipeline
+    pipeline: Plan
     timed: int
 
 
@@ -56,7 +56,7 @@ class Task(Protocol):
     def labelled(self, data: str, split: str, root: Path | None) -> Labelled:
         """A set of images for this task."""
 
-    def part(self, model: str, pipeline: Pipeline) -> Part:
+    def part(self, model: str, pipeline: Plan) -> Part:
         """What would be converted of a model, which is built without trained weights."""
 
     def convert(self, asked: Conversion, progress: Progress | None, say: Say) -> Outcome:

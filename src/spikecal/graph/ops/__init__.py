@@ -100,6 +100,15 @@ class Spike(Op):
         each = None if self.step_bias is None else torch.stack([along(b, self.channel, ndim) for b in self.step_bias])
         return Cells(self.height(ndim), bias, v_init, each)
 
+    def scaled(self, factor: Tensor) -> "Spike":
+        """The same layer with its thresholds, and all else it has of its own, times `factor` `[C]` or `[1]`."""
+        own = {name: tensor for name, tensor in self.tensors().items() if name != "gain"}
+        if self.v_init is not None and self.v_init.ndim > 1:
+            channel = self.channel - 1 if self.channel > 0 else -1
+            own["v_init"] = self.v_init * along(factor, channel, self.v_init.ndim)
+        scaled = {name: t if name == "v_init" and t.ndim > 1 else t * factor for name, t in own.items()}
+        return type(self)(**self.config(), **{**self.tensors(), **scaled})
+
     def height(self, ndim: int) -> Tensor:
         """The threshold, which is also the height of a spike, to broadcast against `ndim` dimensions."""
         if self.theta is None:

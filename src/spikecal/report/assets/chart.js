@@ -6,7 +6,7 @@ function drawAccuracy(body) {
     return;
   }
   hideCrowd(curves);
-  const steps = Math.max(...curves.map((c) => c.T));
+  const steps = Math.max(...curves.map((c) => c.late + c.T));
   let step = steps;
   const stage = el("div", { class: "chart" });
   const readout = el("p", { class: "readout", "aria-live": "polite" });
@@ -34,24 +34,29 @@ function drawAccuracy(body) {
     readout.replaceChildren(
       el("b", {}, `Step ${step}`),
       ...curves.filter((c) => c.visible).map((c) => {
-        const value = c.values[step - 1];
-        const ended = step > c.T ? `ended, ${percent(c.last)}` : step === c.T ? percent(c.last) : "–";
+        const t = step - c.late; // of its output
+        const value = c.values[t - 1];
+        const ended = t > c.T ? `ended, ${percent(c.last)}` : t === c.T ? percent(c.last) : t < 1 ? "not yet" : "–";
         const text = known(value) ? percent(value) : ended;
-        return el("span", {}, swatch(c), ` ${c.label} `, el("b", {}, text));
+        const own = c.late > 0 && t >= 1 && t <= c.T ? ` after ${t} of its ${c.T}` : "";
+        return el("span", {}, swatch(c), ` ${c.label} `, el("b", {}, text), own);
       }),
       ...originals(curves).map((share) => el("span", {}, "original ", el("b", {}, percent(share))))
     );
   }
 
+  const late = curves.some((c) => c.late > 0)
+    ? " Steps are counted from the first of the image: where layers wait, the output and its curve begin later."
+    : "";
   const agreement = curves.some((c) => c.measure === "agreement");
   body.append(
-    el("p", { class: "hint" }, agreement
+    el("p", { class: "hint" }, (agreement
       ? "Without labels: how often the answer is the original's, after every step."
       : curves.every((c) => c.measure === "map")
         ? "Mean average precision at the end of each network's steps."
       : curves.some((c) => c.values.length)
         ? "How often the answer is right when the run is stopped after a step. Each network is made for its last one."
-        : "How often the answer was right when the network was converted, at the end of its steps."),
+        : "How often the answer was right when the network was converted, at the end of its steps.") + late),
     legend(curves, () => draw(Math.floor(stage.clientWidth))), stage, slider,
     el("label", { for: "chart-step", class: "hint" }, "Step to read the curves at"), readout
   );
@@ -63,7 +68,7 @@ function toCurve(n) {
   const among = data.networks.filter((other) => other.source === n.source).indexOf(n);
   const last = known(n.score) ? n.score : n.agreement;
   return {
-    id: n.id, T: n.T, label: n.label, source: n.source, measure: n.measure, ann: n.ann, last,
+    id: n.id, T: n.T, late: n.latency - n.T, label: n.label, source: n.source, measure: n.measure, ann: n.ann, last,
     values: n.curve ?? [], visible: true,
     colour: PALETTE[(data.several ? n.source : among) % PALETTE.length],
     dash: DASHES[(data.several ? among : Math.floor(among / PALETTE.length)) % DASHES.length],
@@ -123,9 +128,8 @@ function plot(curves, width, steps) {
   for (const t of ticks(steps, width)) {
     picture.append(svg("text", { x: x(t), y: height - edge.bottom + 18, "text-anchor": "middle" }, String(t)));
   }
-  picture.append(
-    svg("text", { x: width - edge.right, y: height - 3, "text-anchor": "end" }, "steps")
-  );
+  const axis = curves.some((c) => c.late > 0) ? "latency in steps" : "steps";
+  picture.append(svg("text", { x: width - edge.right, y: height - 3, "text-anchor": "end" }, axis));
   for (const share of lines) {
     picture.append(svg("line", { class: "rule", x1: edge.left, x2: width - edge.right, y1: y(share), y2: y(share) }));
     picture.append(svg("text", { class: "strong", x: edge.left + 6, y: y(share) - 5 }, `original ${percent(share)}`));
@@ -153,12 +157,12 @@ function scaleOf(values) {
 }
 
 function line(curve, x, y) {
-  const points = curve.values.map((v, i) => `${x(i + 1).toFixed(1)},${y(v).toFixed(1)}`).join(" ");
+  const points = curve.values.map((v, i) => `${x(curve.late + i + 1).toFixed(1)},${y(v).toFixed(1)}`).join(" ");
   const path = svg("polyline", {
     points, fill: "none", stroke: curve.colour, "stroke-width": 2.2, "stroke-linejoin": "round",
     "stroke-dasharray": curve.dash,
   });
-  const end = svg("circle", { cx: x(curve.T), cy: y(curve.last), r: 4.5, fill: curve.colour });
+  const end = svg("circle", { cx: x(curve.late + curve.T), cy: y(curve.last), r: 4.5, fill: curve.colour });
   return curve.values.length ? [path, end] : [end];
 }
 
@@ -172,6 +176,6 @@ function ticks(steps, width) {
 }
 
 function describe(curves, lines) {
-  const ends = curves.map((c) => `${c.label}: ${percent(c.last)} after ${c.T} steps`);
+  const ends = curves.map((c) => `${c.label}: ${percent(c.last)} after ${c.late + c.T} steps`);
   return [...ends, ...lines.map((share) => `original: ${percent(share)}`)].join("; ");
 }

@@ -124,6 +124,7 @@ function factsPanel(of, row) {
     el("p", {}, row.kind === "neurons"
       ? "A layer of integrate-and-fire neurons."
       : "No neurons: an output, or a value that several layers read."),
+    known(row.start) ? el("p", {}, `This layer ${windowText(of, row)}.`) : null,
     ...notes.map((note) => el("p", {}, note))
   );
 }

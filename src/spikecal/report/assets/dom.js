@@ -54,6 +54,12 @@ function number(value) {
   return size >= 100 ? value.toFixed(0) : Number(value.toPrecision(3)).toString();
 }
 
+/** When a layer that waits, or stands behind one, emits its T steps; steps are counted from the image's first. */
+function windowText(of, row) {
+  const wait = row.waits ? `waits ${row.waits} step${row.waits === 1 ? "" : "s"}, ` : "";
+  return `${wait}emits in steps ${row.start + 1} to ${row.start + of.T}`;
+}
+
 /** Colour of a share in 0..1 on the heat scale, as [red, green, blue]. */
 function heat(share) {
   const place = Math.min(1, Math.max(0, share)) * (VIRIDIS.length - 1);

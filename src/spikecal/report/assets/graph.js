@@ -29,6 +29,7 @@ function drawGraph(body) {
     const parts = [el("b", {}, node.name), node.what ? el("span", {}, node.what) : null];
     if (rows[i] && known(rows[i].rate)) parts.push(el("span", {}, "fires ", el("b", {}, percent(rows[i].rate))));
     if (rows[i] && known(rows[i].error)) parts.push(el("span", {}, "error ", el("b", {}, number(rows[i].error))));
+    if (rows[i] && known(rows[i].start)) parts.push(el("span", {}, windowText(network(), rows[i])));
     readout.replaceChildren(...parts.filter(Boolean));
   };
   body.append(
@@ -95,7 +96,10 @@ function graphNode(node, order, row, colour) {
   const said = [node.name, node.what, node.output ? "output" : ""];
   if (row && known(row.rate)) said.push(`fires ${percent(row.rate)}`);
   if (row && known(row.error)) said.push(`error ${number(row.error)}`);
-  return svg("g", { class: "node", role: "button", "aria-label": said.filter(Boolean).join(", ") }, square, label);
+  const waits = row && row.waits ? `waits ${row.waits}` : null;
+  said.push(waits);
+  const below = waits ? svg("text", { class: "wait", y: half + 11, "text-anchor": "middle" }, waits) : null;
+  return svg("g", { class: "node", role: "button", "aria-label": said.filter(Boolean).join(", ") }, square, label, below);
 }
 
 /** One stop of the tab key for the whole graph; arrow keys move inside it. */

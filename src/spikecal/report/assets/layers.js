@@ -5,6 +5,7 @@ const COLUMNS = [
   { key: "what", title: "what it does", value: (row) => row.what, text: (row) => row.what, class: "what" },
   { key: "threshold", title: "threshold", value: (row) => row.threshold?.[0], text: (row) => number(row.threshold?.[0]) },
   { key: "rate", title: "fires", value: (row) => row.rate, text: (row) => percent(row.rate), meter: true, compared: true },
+  { key: "waits", title: "waits", value: (row) => row.waits, text: (row) => (row.waits ? String(row.waits) : "–") },
   { key: "before", title: "error before", value: (row) => row.before, text: (row) => number(row.before) },
   { key: "after", title: "after", value: (row) => row.after, text: (row) => number(row.after), meter: true, compared: true },
   { key: "error", title: "on test images", value: (row) => row.error, text: (row) => number(row.error), meter: true, compared: true, tested: true },

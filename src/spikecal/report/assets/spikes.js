@@ -36,15 +36,20 @@ function spikeParts() {
     panels.replaceChildren(...[answerLine(view), spikePanels(view)].filter(Boolean));
     refresh(view);
   };
-  const parts = [thumbs(view, rebuild), stepper(view), panels];
+  const own = of.waiting
+    ? el("p", { class: "hint" }, "Layers wait in this network: step 1 of each layer is the first in which it may fire.")
+    : null;
+  const parts = [thumbs(view, rebuild), stepper(view), own, panels].filter(Boolean);
   rebuild();
   return parts;
 }
 
 function refresh(view) {
   view.slider.value = spikes.step;
-  view.slider.setAttribute("aria-valuetext", `step ${spikes.step} of ${view.of.T}`);
-  view.count.textContent = `step ${spikes.step} of ${view.of.T}`;
+  const late = view.of.waiting ? `, latency ${spikes.step + view.of.latency - view.of.T}` : "";
+  const said = `step ${spikes.step} of ${view.of.T}${late}`;
+  view.slider.setAttribute("aria-valuetext", said);
+  view.count.textContent = said;
   for (const update of view.update) update(spikes.step);
 }
 

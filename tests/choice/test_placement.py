@@ -5,17 +5,18 @@ from typing import Any
 
 import pytest
 import torch
-from networks import images, residual
+from killed import report_of
+from networks import deep, images, residual
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import spikecal
 from spikecal import Bias, ConfigError, Pipeline, Result, Weights
+from spikecal.choice.placement import by_depth, depths, placed, spread, steps_within, without_learning
 from spikecal.data.prepare import prepare
 from spikecal.data.sources import load_data
 from spikecal.graph.lowering.lower import lower
 from spikecal.graph.stages import partition, with_joints
-from spikecal.placement import by_depth, depths, placed, spread, steps_within, without_learning
 from spikecal.snn import execute
 from spikecal.snn.windows import Windows
 from spikecal.zoo.models import load_model
@@ -39,30 +40,6 @@ def stages() -> Any:
     torch.manual_seed(0)
     model = Branches().eval().requires_grad_(False)
     return partition(with_joints(lower(model, (images(2),))))
-
-
-class Deep(nn.Module):
-    """Narrow and deep, with skips: what spikes distort most."""
-
-    def __init__(self, blocks: int = 6) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3, padding=1)
-        self.first = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(blocks))
-        self.second = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(blocks))
-        self.fc = nn.Linear(8, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.stem(x))
-        for first, second in zip(self.first, self.second, strict=True):
-            x = F.relu(second(F.relu(first(x))) + x)
-        return self.fc(x.mean((2, 3)))  # type: ignore[no-any-return]
-
-
-def deep() -> Deep:
-    torch.manual_seed(3)
-    model = Deep().eval().requires_grad_(False)
-    model.fc.weight.mul_(40)  # so that answers differ
-    return model
 
 
 def converted(**settings: Any) -> Result:
@@ -261,3 +238,11 @@ def test_stopped_in_the_search_it_resumes_to_the_same_bytes(tmp_path: Path) -> N
     assert (tmp_path / "resumed.snn").read_bytes() == (tmp_path / "whole.snn").read_bytes()
     with pytest.raises(ConfigError, match="another conversion"):
         converted(**{**settings, "latency": 8}, workdir=tmp_path / "work")
+
+
+def test_killed_in_the_search_it_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    report = report_of(Path(__file__).with_name("killing_search.py"), tmp_path)
+    assert [found["done"] for found in report["deaths"]] == [1, 3]  # placements that were measured before
+    for found in report["deaths"]:
+        assert found["redone"] == []
+        assert found["bytes"] == report["uninterrupted"]

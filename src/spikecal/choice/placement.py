@@ -12,20 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikecal.calibration.calibrators import Weights
-from spikecal.calibration.divergence import ann_outputs, divergences, standard_error
-from spikecal.calibration.histogram import Histogram
-from spikecal.calibration.images import Inputs, batches
+from spikecal.calibration.divergence import standard_error
+from spikecal.calibration.images import Inputs
+from spikecal.choice.heldout import HeldOut, Look
 from spikecal.graph.ops import Spike
 from spikecal.graph.stages import Stage, partition
-from spikecal.phases import Context, image_passes, images_of, run_phases, set_neurons
 from spikecal.pipeline import Pipeline
-from spikecal.progress import Silent
-from spikecal.snn.execute import Want, images_per_call
+from spikecal.snn.execute import Want
 from spikecal.snn.network import SpikingNetwork
 from spikecal.snn.windows import Windows
 
-HELD_OUT = 256  # images at most; never more than a quarter
 WORTH = 0.01  # of the divergence: what a placement must gain at least
 FREE = 2  # steps that a stage with time to spare waits at most beyond its depth's
 SHARES = (1.0, 0.7, 0.5)  # of the waits that the latency allows: more of them are not always better
@@ -71,46 +67,30 @@ class Placement:
 
 
 class Search:
-    """The search within one latency. Trials calibrate on images that are not held out, and learn no weights."""
+    """The search within one latency. Trials learn no weights: what they tell is where to wait."""
 
-    def __init__(
-        self, context: Context, histograms: dict[str, Histogram], dtype: torch.dtype, latency: int, per_image: float
-    ) -> None:
+    def __init__(self, held: HeldOut, pipeline: Pipeline, latency: int, per_image: float) -> None:
         """`per_image` are the seconds of the ANN, for the estimate."""
-        self.context, self.latency, self.per_image = context, latency, per_image
-        self._histograms, self._dtype = histograms, dtype
-        images = context.images
-        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(context.seed)).tolist()
-        self.count = min(HELD_OUT, len(images) // 4)
-        held, rest = (sorted(part) for part in (order[: self.count], order[self.count :]))
-        self._trying = replace(
-            context,
-            images=[images[i] for i in rest],
-            pipeline=without_learning(context.pipeline),
-            records=False,
-            progress=Silent(),
-            workdir=None,
-        )
-        self._held = batches([images[i] for i in held], images_per_call(context.shapes, 1), ())
-        self._targets = ann_outputs(context.ann, self._held)
+        self.context, self.latency, self.per_image = held.context, latency, per_image
+        self._held, self._pipeline = held, without_learning(pipeline)
 
     def run(self, steps: Sequence[int]) -> Placement:
         """The best placement for one of `steps`. Without images to tell by, no stage waits."""
-        if self.count < 2:
+        if not self._held.enough:
             none = Trial("no waits", max(steps), max(steps), {}, math.nan)
-            return Placement(none, (none,), self.count)
+            return Placement(none, (none,), self._held.count)
         tried = [trial for T in steps for trial in self._trials(T)]
         kept = min((t for t in tried if t.better or not t.waits), key=lambda trial: trial.divergence)
-        return Placement(kept, tuple(tried), self.count)
+        return Placement(kept, tuple(tried), self._held.count)
 
     def _trials(self, T: int) -> Iterator[Trial]:
         """No waits, all that the latency allows in two ways, then fewer in the better way."""
         budget = self.latency - T
         counts = sorted({round(share * budget) for share in SHARES} - {0, budget}, reverse=True)
         total = 1 if budget == 0 else 3 + len(counts)
-        passes = sum(image_passes(p, images_of(p), T) for p in self._trying.phases()) + self.count * T
-        self.context.progress.phase(f"T={T} waits", total, total * passes * self.per_image)
-        without, found = self._measured(T, 0, {})
+        seconds = total * self._held.passes(self._pipeline, T) * self.per_image
+        self.context.progress.phase(f"T={T} waits", total, seconds)
+        without, found = self._measured(T, 0, {}, unevenness)
         yield Trial("no waits", T, T, {}, float(without.mean()))
         if budget == 0:
             return
@@ -131,26 +111,16 @@ class Search:
         gains = without - found
         return Trial(name, T, latency, waits, float(found.mean()), float(gains.mean()), standard_error(gains))
 
-    def _measured(self, T: int, number: int, waits: Mapping[str, int]) -> tuple[Tensor, dict[str, float]]:
-        """Divergences of the held-out images, and the unevenness of every stage, of a network that waits so."""
-        workdir, key = self.context.workdir, f"T{T}/waits/{number:04d}"
-        known = workdir.load(key) if workdir else None
-        if known is None:
-            network = SpikingNetwork(self.context.ann.clone(), T, waits)
-            set_neurons(network, self._histograms, self._trying.pipeline, self._dtype, self.context.shapes)
-            run_phases(self._trying, network, 0.0)
-            uneven = {} if waits else unevenness(network, self._held)
-            known = {"divergences": divergences(network, self._held, self._targets)}, uneven
-            if workdir:
-                workdir.save(key, *known)
-        self.context.progress.advance(f"divergence {float(known[0]['divergences'].mean()):.4f}")
-        return known[0]["divergences"], known[1]
+    def _measured(
+        self, T: int, number: int, waits: Mapping[str, int], look: Look | None = None
+    ) -> tuple[Tensor, dict[str, float]]:
+        return self._held.measured(f"T{T}/waits/{number:04d}", self._pipeline, T, waits, look)
 
 
 def without_learning(pipeline: Pipeline) -> Pipeline:
     """The pipeline with its quick calibrators alone: what placements are compared with."""
     passes = (phase for phase in pipeline.sweeps if isinstance(phase, tuple))
-    quick = (tuple(c for c in sweep if not isinstance(c, Weights)) for sweep in passes)
+    quick = (tuple(c for c in sweep if not c.learns) for sweep in passes)
     return replace(pipeline, sweeps=tuple(sweep for sweep in quick if sweep))
 
 

@@ -1,0 +1,63 @@
+"""What is in a file, without running it."""
+
+from pathlib import Path
+from typing import Any
+
+from spikecal.analysis.timing import Timing, search_of
+from spikecal.errors import ConfigError, FileError
+from spikecal.graph.stages import partition
+from spikecal.snn.file import Reader
+from spikecal.snn.windows import Windows
+
+
+def inspect(path: str | Path) -> dict[str, Any]:
+    """What is in a file: T, when each network answers, pipeline, records, and the bytes of each parameter set."""
+    reader = Reader(path)
+    info = {name: value for name, value in reader.spec["info"].items() if name != "placements"}  # is in the timing
+    return {
+        **info,
+        "path": str(path),
+        "bytes": reader.path.stat().st_size,
+        "T": reader.steps(),
+        "timing": [found.to_dict() for found in _timings(reader)],
+        "nodes": len(reader.spec["nodes"]),
+        "operations": sorted({entry["op"] for entry in reader.spec["nodes"]}),
+        "head": reader.spec["head"],
+        "parameter_bytes": _parameter_bytes(reader),
+    }
+
+
+def _timings(reader: Reader) -> list[Timing]:
+    """When each network of a file answers. The graph is the same in all of them."""
+    steps, origin = reader.steps(), reader.origin()
+    graph = reader.graph(steps[0], None)
+    made = []
+    try:
+        stages = partition(graph)
+        for T in steps:
+            windows = Windows(T, stages, reader.waits(T))
+            latency = T + windows.latest(graph.outputs(), reader.readout() == "current")
+            found = origin.placements.get(T)
+            search = None if found is None else search_of(found, T, windows.waits)
+            made.append(Timing(T, latency, windows.interval, windows.waits, search))
+    except (ConfigError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise FileError(f"{reader.path}: what it says of waits makes no sense: {error}") from error
+    return made
+
+
+def _parameter_bytes(reader: Reader) -> dict[str, dict[str, int]]:
+    """Bytes by kind of what all networks share, and of what each has of its own."""
+    tables: dict[str, dict[str, str]] = reader.spec["parameters"]
+    readers: dict[str, set[str]] = {}
+    for T, table in tables.items():
+        for key in table.values():
+            readers.setdefault(key, set()).add(T)
+    sets: dict[str, dict[str, int]] = {"shared": {}}
+    for T, table in tables.items():
+        for key, slot in {key: slot for slot, key in table.items()}.items():
+            shared = len(readers[key]) == len(tables) and len(tables) > 1
+            kind = slot.rpartition(":")[2]
+            group = sets["shared"] if shared else sets.setdefault(f"T={T}", {})
+            if not (shared and T != next(iter(tables))):
+                group[kind] = group.get(kind, 0) + reader.bytes[key]
+    return sets

@@ -1,0 +1,117 @@
+"""When networks answer: latency, interval and waits, and how the waits were placed; as plain data and in words."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spikecal.choice.placement import WORTH, Trial
+from spikecal.result import Result
+from spikecal.snn.network import SpikingNetwork
+
+NEEDED = 8  # calibration images from which on placements are tried: a quarter is held out, and one tells nothing
+
+
+@dataclass(frozen=True)
+class Search:
+    """The placements that were tried for a network, and which of them it has; None where it has none of them."""
+
+    tried: tuple[Trial, ...]
+    kept: Trial | None
+    images: int  # held out, to compare them on
+
+    def verdict(self, trial: Trial) -> str:
+        """Why a placement was kept, or why it was not."""
+        if trial is self.kept:
+            return "kept"
+        if not trial.waits or trial.better:
+            return "not the lowest divergence"
+        return "no gain" if trial.gain <= 0 else "within chance" if trial.gain <= trial.error else "gains too little"
+
+    def why(self) -> str:
+        """What was decided, in a sentence."""
+        waiting = [trial for trial in self.tried if trial.waits]
+        if self.kept is None:
+            return "the waits of this network are none of those that were tried"
+        if not waiting and self.images < 2:
+            return f"waiting was not tried: it takes at least {NEEDED} calibration images to tell whether it helps"
+        if self.kept.waits:
+            rule = f"they beat the network without waits by more than one standard error and {100 * WORTH:g} %"
+            return f"waits kept: {rule}, and have the lowest divergence"
+        if any(trial.better for trial in waiting):
+            return f"no layer waits: T = {self.kept.T} without waits has the lowest divergence"
+        if not waiting:
+            return "no layer waits: the latency left no room for it"
+        return f"waits dropped: none of them gained more than one standard error and {100 * WORTH:g} %"
+
+    def to_dict(self) -> dict[str, Any]:
+        tried = [
+            {**trial.to_dict(), **_numbers(trial), "kept": trial is self.kept, "verdict": self.verdict(trial)}
+            for trial in self.tried
+        ]
+        return {"images": self.images, "why": self.why(), "tried": tried}
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The time that a network takes, in steps. `search` says how its waits were found, if they were searched for."""
+
+    T: int
+    latency: int
+    interval: int
+    waits: Mapping[str, int]
+    search: Search | None = None
+
+    @property
+    def total(self) -> int:
+        """Steps that all layers wait together."""
+        return sum(self.waits.values())
+
+    def words(self) -> str:
+        """`latency 18, one image every 10 steps`."""
+        return f"latency {self.latency}, one image every {self.interval} step{'' if self.interval == 1 else 's'}"
+
+    def to_dict(self) -> dict[str, Any]:
+        search = None if self.search is None else self.search.to_dict()
+        return {
+            "T": self.T,
+            "latency": self.latency,
+            "interval": self.interval,
+            "waits": dict(self.waits),
+            "total_waits": self.total,
+            "search": search,
+        }
+
+
+def timing(network: SpikingNetwork) -> Timing:
+    """When a network answers, and what its origin tells of the search for its waits."""
+    found = network.origin.placements.get(network.T)
+    search = None if found is None else search_of(found, network.T, network.waits)
+    return Timing(network.T, network.latency, network.interval, network.waits, search)
+
+
+def timings(result: Result) -> list[Timing]:
+    """Of all networks of a conversion, by T."""
+    return [timing(result.at(T)) for T in sorted(result.networks)]
+
+
+def search_of(found: Mapping[str, Any], T: int, waits: Mapping[str, int]) -> Search:
+    """From what a file says; ValueError, TypeError, KeyError or AttributeError where that makes no sense.
+
+    Placements of one name may differ in how many waits they have, so the kept one is known by its waits.
+    """
+    tried = tuple(_trial(entry) for entry in found["tried"])
+    kept = next((trial for trial in tried if trial.T == T and trial.waits == waits), None)
+    return Search(tried, kept, int(found["images"]))
+
+
+def _trial(entry: Mapping[str, Any]) -> Trial:
+    numbers = (float(entry[name]) for name in ("divergence", "gain", "error"))
+    waits = {str(name): int(wait) for name, wait in entry["waits"].items()}
+    return Trial(str(entry["name"]), int(entry["T"]), int(entry["latency"]), waits, *numbers)
+
+
+def _numbers(trial: Trial) -> dict[str, float | None]:
+    """What was measured; None for what was not, as JSON has no NaN."""
+    found = {name: getattr(trial, name) for name in ("divergence", "gain", "error")}
+    return {name: value if math.isfinite(value) else None for name, value in found.items()}

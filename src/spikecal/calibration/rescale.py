@@ -1,0 +1,62 @@
+"""Thresholds refined by the error that is measured, spikes and all, where others are found from the ANN alone."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from spikecal.calibration.calibrators import Calibrator, Update
+from spikecal.calibration.view import StageView, over_positions
+from spikecal.errors import ConfigError
+from spikecal.graph.stages import Stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefineThreshold(Calibrator):
+    """`theta_c *= f_c`, with the f in [`least`, `most`] that leaves the least error of those a bias cannot mend.
+
+    That is the variance, over images and positions, of x - mean output as simulated. What the neurons have of their own
+    scales along: in units of theta it stays. A bias, a potential or both should be calibrated after it.
+    """
+
+    least: float = 0.5
+    most: float = 1.4
+    grid: int = 10
+    label = "threshold"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.grid < 1:
+            raise ConfigError(f"a grid has at least one value, not {self.grid}")
+        if not 0 < self.least <= self.most:
+            raise ConfigError(f"thresholds are scaled by positive factors, not by {self.least} to {self.most}")
+
+    def applies(self, stage: Stage) -> bool:
+        return stage.spiking
+
+    def passes(self, images: int, T: int) -> float:
+        """The neurons alone are run for every factor."""
+        return 0.3 * min(images, self.images) * (self.grid + 1) * T
+
+    @torch.no_grad()
+    def solve(self, view: StageView) -> Update:
+        calls = view.first_calls(self.images)
+        count = sum(len(view.target(call)) for call in calls)
+        factors = [1.0, *torch.linspace(self.least, self.most, self.grid).tolist()]  # of equals the first is taken
+        found = []
+        for factor in factors:
+            total, squares = (sum(parts) / count for parts in zip(*_moments(view, calls, factor), strict=True))
+            found.append(squares - total.square())
+        best = torch.stack(found).argmin(0)
+        theta = view.spike.height(1)
+        return Update(scale=torch.tensor(factors, dtype=theta.dtype, device=theta.device)[best])
+
+
+def _moments(view: StageView, calls: list[range], factor: float) -> Iterator[tuple[Tensor, Tensor]]:
+    """`[C]` each: error and squared error with all thresholds scaled, summed over images, a mean over positions."""
+    end = replace(view.stage.end, op=view.spike.scaled(torch.full_like(view.spike.height(1), factor)))
+    stage = replace(view.stage, nodes=(*view.stage.nodes[:-1], end))
+    for call in calls:
+        error = view.target(call) - view.mean_output(call, stage)
+        yield over_positions(error, view.channel), over_positions(error.square(), view.channel)

@@ -1,0 +1,83 @@
+"""Networks compared on calibration images that are held out: what waits and pipelines are chosen by."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from spikecal.calibration.divergence import Outputs, ann_outputs, divergences
+from spikecal.calibration.histogram import Histogram
+from spikecal.calibration.images import Inputs, batches
+from spikecal.phases import Context, image_passes, images_of, run_phases, set_neurons
+from spikecal.pipeline import Pipeline
+from spikecal.progress import Silent
+from spikecal.snn.execute import images_per_call
+from spikecal.snn.network import SpikingNetwork
+
+HELD_OUT = 256  # images at most; never more than a quarter
+
+Look = Callable[[SpikingNetwork, Sequence[Inputs]], dict[str, float]]
+
+
+class HeldOut:
+    """A seeded quarter of the images. Networks are calibrated on the others and compared on these."""
+
+    def __init__(self, context: Context, histograms: dict[str, Histogram], dtype: torch.dtype) -> None:
+        self.context = context
+        self._histograms, self._dtype = histograms, dtype
+        images = context.images
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(context.seed)).tolist()
+        self.count = min(HELD_OUT, len(images) // 4)
+        held, rest = (sorted(part) for part in (order[: self.count], order[self.count :]))
+        self._rest = [images[i] for i in rest]
+        self._chosen = [images[i] for i in held]
+
+    @cached_property
+    def _held(self) -> Sequence[Inputs]:
+        return batches(self._chosen, images_per_call(self.context.shapes, 1), ())
+
+    @cached_property
+    def _targets(self) -> Outputs:
+        """What the ANN says, if anyone asks: most conversions with a fixed pipeline choose nothing."""
+        return ann_outputs(self.context.ann, self._held)
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are images to tell networks apart by: two, for a standard error."""
+        return self.count > 1
+
+    def measured(
+        self, key: str, pipeline: Pipeline, T: int, waits: Mapping[str, int], look: Look | None = None
+    ) -> tuple[Tensor, dict[str, float]]:
+        """Divergences of the held-out images, and what `look` finds, of a network that is made so.
+
+        A working directory keeps them under `key`, and what a long calibration has got to.
+        """
+        workdir = self.context.workdir
+        known = workdir.load(f"{key}/found") if workdir else None
+        if known is None:
+            trying = replace(
+                self.context,
+                images=self._rest,
+                pipeline=pipeline,
+                records=False,
+                progress=Silent(),
+                workdir=workdir.within(key) if workdir and pipeline.slow else None,
+            )
+            network = SpikingNetwork(self.context.ann.clone(), T, waits)
+            set_neurons(network, self._histograms, pipeline, self._dtype, self.context.shapes)
+            run_phases(trying, network, 0.0)
+            found = look(network, self._held) if look else {}
+            known = {"divergences": divergences(network, self._held, self._targets)}, found
+            if workdir:
+                workdir.save(f"{key}/found", *known)
+        self.context.progress.advance(f"divergence {float(known[0]['divergences'].mean()):.4f}")
+        return known[0]["divergences"], known[1]
+
+    def passes(self, pipeline: Pipeline, T: int) -> float:
+        """About how many passes of the ANN over one image it costs to measure one network."""
+        return sum(image_passes(phase, min(images_of(phase), len(self._rest)), T) for phase in pipeline.sweeps) + (
+            self.count * T
+        )

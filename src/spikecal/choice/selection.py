@@ -1,0 +1,169 @@
+"""AUTO: a few pipelines tried on held-out images, and the best of them for this network, T and latency kept.
+
+LCP is always among them, and stays unless another one is nearer to the ANN by more than one standard error, paired over
+images. How many are tried is a matter of effort: a multiple of what LCP costs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from torch import Tensor
+
+from spikecal.calibration.divergence import standard_error
+from spikecal.choice.candidates import Candidate, candidates
+from spikecal.choice.heldout import HeldOut
+from spikecal.choice.placement import Placement, Search, Trial
+from spikecal.phases import image_passes, images_of
+from spikecal.pipeline import LCP, Auto, Pipeline, Plan
+
+LCP_NAME = "LCP"
+SLACK = 1.4  # an effort may cost so much more than it says: candidates are few, and differ much in cost
+
+
+@dataclass(frozen=True)
+class Tried(Trial):
+    """One pipeline, with its waits, and how it did; `gain` is how much less it diverges than LCP."""
+
+    pipeline: Pipeline = LCP
+    cost: float = 1.0  # of a conversion with it, in conversions by LCP
+
+    @property
+    def better(self) -> bool:
+        return self.gain > self.error
+
+    def to_dict(self) -> dict[str, Any]:
+        facts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**facts, "waits": dict(self.waits), "pipeline": self.pipeline.to_dict()}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The pipeline that was kept, and all that were tried."""
+
+    kept: Tried
+    tried: tuple[Tried, ...]
+    images: int  # held out
+    effort: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kept": self.kept.name,
+            "why": self.why,
+            "effort": self.effort,
+            "images": self.images,
+            "tried": [trial.to_dict() for trial in self.tried],
+        }
+
+    @property
+    def why(self) -> str:
+        """The reason in one sentence."""
+        if self.images < 2:
+            return "LCP: too few images to compare pipelines on"
+        if self.kept.name == LCP_NAME:
+            return "LCP: no other pipeline is nearer to the ANN by more than one standard error"
+        return (
+            f"{self.kept.name}: diverges by {self.kept.divergence:.3g} from the ANN on {self.images} held-out images, "
+            f"{self.kept.gain:.2g} ± {self.kept.error:.2g} less than LCP"
+        )
+
+
+class Chooser:
+    """The choice for one T, or one latency."""
+
+    def __init__(self, held: HeldOut, auto: Auto, per_image: float) -> None:
+        """`per_image` are the seconds of the ANN, for the estimate."""
+        self._held, self._auto, self._per_image = held, auto, per_image
+        self._lcp = auto.fixed
+
+    def run(self, steps: Sequence[int], latency: int | None) -> tuple[Selection, Placement | None]:
+        """The best pipeline for one of `steps`, and the search for waits where there is a latency for them."""
+        if latency is None:
+            return self._among(steps[0], steps[0], {}, None), None
+        placement = Search(self._held, self._lcp, latency, self._per_image).run(steps)
+        kept = placement.kept
+        return self._among(kept.T, kept.latency, kept.waits, rival_of(placement)), placement
+
+    def _among(self, T: int, latency: int, waits: Mapping[str, int], rival: Trial | None) -> Selection:
+        """The best for these waits; the best of them is then tried on the rival's as well."""
+        if not self._held.enough:
+            alone = Tried(LCP_NAME, T, latency, waits, float("nan"), pipeline=self._lcp)
+            return Selection(alone, (alone,), self._held.count, self._auto.effort)
+        plan = self.plan(T)
+        passes = sum(self._held.passes(candidate.pipeline, T) for candidate in plan)
+        self._held.context.progress.phase(f"T={T} pipelines", len(plan) + (rival is not None), passes * self._per_image)
+        lcp = self._divergences(plan[0], T, waits)
+        tried = [self._tried(plan[0], T, latency, waits, lcp, lcp)]
+        tried += [self._tried(c, T, latency, waits, self._divergences(c, T, waits), lcp) for c in plan[1:]]
+        best = min(tried, key=lambda one: one.divergence)
+        if rival is not None:
+            candidate = Candidate(best.name, best.pipeline)
+            found = self._divergences(candidate, rival.T, rival.waits)
+            tried.append(self._tried(candidate, rival.T, rival.latency, rival.waits, found, lcp))
+        kept = min((one for one in tried if one is tried[0] or one.better), key=lambda one: one.divergence)
+        return Selection(kept, tuple(tried), self._held.count, self._auto.effort)
+
+    def plan(self, T: int) -> list[Candidate]:
+        """LCP, and those of the others that the effort has time for: to try them, and to convert with the dearest."""
+        lcp = Candidate(LCP_NAME, self._lcp)
+        whole = self._cost(lcp, T) + self._lcp.threshold.images
+        left = SLACK * self._auto.times * whole - whole - self._held.passes(lcp.pipeline, T)
+        chosen, dearest = [lcp], 0.0
+        for candidate in candidates(self._auto):
+            trial, refit = self._held.passes(candidate.pipeline, T), self._cost(candidate, T)
+            if trial + max(refit, dearest) <= left + dearest:
+                left -= trial + max(refit, dearest) - dearest
+                dearest = max(refit, dearest)
+                chosen.append(candidate)
+        return chosen
+
+    def _cost(self, candidate: Candidate, T: int) -> float:
+        return sum(image_passes(phase, images_of(phase), T) for phase in candidate.pipeline.sweeps)
+
+    def _divergences(self, candidate: Candidate, T: int, waits: Mapping[str, int]) -> Tensor:
+        key = f"T{T}/auto/{'waiting' if waits else 'at once'}/{candidate.name}"
+        return self._held.measured(key, candidate.pipeline, T, waits)[0]
+
+    def _tried(
+        self, candidate: Candidate, T: int, latency: int, waits: Mapping[str, int], found: Tensor, lcp: Tensor
+    ) -> Tried:
+        gains, threshold = lcp - found, self._lcp.threshold.images
+        cost = (threshold + self._cost(candidate, T)) / (threshold + self._cost(Candidate(LCP_NAME, self._lcp), T))
+        return Tried(
+            candidate.name, T, latency, dict(waits), float(found.mean()), float(gains.mean()), standard_error(gains),
+            pipeline=candidate.pipeline, cost=cost,
+        )  # fmt: skip
+
+
+def rival_of(placement: Placement) -> Trial | None:
+    """What the placement that was kept should be compared with once more, by a better pipeline than LCP.
+
+    LCP gains more by waiting than others do: a network that does not wait, with more steps where T is free, may win.
+    """
+    if not placement.kept.waits:
+        return None
+    still = [trial for trial in placement.tried if not trial.waits]
+    return min(still, key=lambda trial: trial.divergence)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What one network of a conversion is: its T, waits and pipeline, and how they were chosen."""
+
+    T: int
+    waits: dict[str, int]
+    pipeline: Pipeline
+    placement: Placement | None = None
+    selection: Selection | None = None
+
+
+def decide(plan: Plan, held: HeldOut, steps: Sequence[int], latency: int | None, per_image: float) -> Decision:
+    """Choose what `plan` leaves open for a network of one of `steps`; with a `latency`, waits within it too."""
+    if isinstance(plan, Auto):
+        selection, placement = Chooser(held, plan, per_image).run(steps, latency)
+        kept = selection.kept
+        return Decision(kept.T, dict(kept.waits), kept.pipeline, placement, selection)
+    if latency is None:
+        return Decision(steps[0], {}, plan)
+    placement = Search(held, plan, latency, per_image).run(steps)
+    return Decision(placement.kept.T, dict(placement.kept.waits), plan, placement)

@@ -1,0 +1,37 @@
+"""What AUTO tried and kept, for people."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from spikecal.errors import FileError
+from spikecal.tasks.outcome import Line, Table
+
+
+def choice_lines(choices: Mapping[int, Mapping[str, Any]]) -> list[Line]:
+    """One line for each network whose pipeline was chosen: which, and why."""
+    return [Line(f"T = {T}: {found['why']}") for T, found in choices.items()]
+
+
+def choice_tables(choices: Mapping[str, Mapping[str, Any]]) -> list[Table]:
+    """What was tried for each network of a file."""
+    try:
+        return [_tried(T, found) for T, found in choices.items()]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FileError(f"what the file says of the choice of its pipeline makes no sense: {error}") from error
+
+
+def _tried(T: str, found: Mapping[str, Any]) -> Table:
+    rows = [
+        (
+            one["name"],
+            str(one["T"]),
+            str(one["latency"]),
+            f"{one['divergence']:.4f}",
+            f"{one['gain']:.4f} ± {one['error']:.4f}" if i else "",
+            f"{one['cost']:.1f}",
+        )
+        for i, one in enumerate(found["tried"])
+    ]
+    columns = ("pipeline", ">T", ">latency", ">divergence", ">gain over LCP", ">cost, × LCP")
+    caption = f"{found['why']} (effort: {found['effort']})"
+    return Table(f"Pipelines tried for T = {T}", columns, rows, caption)
