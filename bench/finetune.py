@@ -96,14 +96,13 @@ def main(work: Path) -> None:
     found = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     one = subject()
     found |= {"seen": SEEN, "iterations": TUNED.iterations, "ann": one.measured(one.model), "machine": machine()}
-    for T in STEPS:
-        tuned = fine_tuned(one, T, work, found)
-        for latency, (name, pipeline) in product((None, T + 10), PIPELINES.items()):
-            phases = {"": pipeline, ", fine-tuned": replace(pipeline, sweeps=(tuned, *pipeline.sweeps))}
-            for label, variant in phases.items():
-                row = f"T={T}, {name}{label}" + (f", latency {latency}" if latency else "")
-                if row not in found.setdefault("rows", {}):
-                    put(found, "rows", row, converted(one, variant, T, latency))
+    tuned = {T: fine_tuned(one, T, work, found) for T in STEPS}
+    for more, (name, pipeline), T in product((0, 10), PIPELINES.items(), STEPS):
+        phases = {"": pipeline, ", fine-tuned": replace(pipeline, sweeps=(tuned[T], *pipeline.sweeps))}
+        for label, variant in phases.items():
+            row = f"T={T}, {name}{label}" + (f", latency {T + more}" if more else "")
+            if row not in found.setdefault("rows", {}):
+                put(found, "rows", row, converted(one, variant, T, T + more if more else None))
 
 
 def fine_tuned(one: Subject, T: int, work: Path, found: dict[str, Any]) -> Known:
