@@ -16,7 +16,7 @@ def demo(
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
-    """Convert the embedded ResNet-20 with three pipelines; a table, a plot and the numbers."""
+    """Convert the embedded ResNet-20 with the paper's pipelines and with AUTO; a table, a plot and the numbers."""
     from spikecal.tasks.demo import run_demo
 
     with bars(json) as progress:
