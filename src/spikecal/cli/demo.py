@@ -11,7 +11,7 @@ from spikecal.cli.console import bars, show
 
 def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="For the plot and the numbers.")] = Path("spikecal-demo"),
-    quick: Annotated[bool, typer.Option("--quick", help="T = 4 and 8 on 200 images: about a minute.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="T = 4 and 8 on 200 images: a minute or two.")] = False,
     report: options.Report = None,
     seed: options.Seed = 0,
     json: options.Json = False,

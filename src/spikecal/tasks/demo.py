@@ -29,9 +29,9 @@ TEST_IMAGES = 500
 FEWER_IMAGES, FEWER_ITERATIONS = 128, 50  # of weights calibration, so that the demo is short
 FASTER_RATE = 3e-3  # of Adam; at SGD's 1e-5 so few iterations change next to nothing
 QUICK_IMAGES, QUICK_STEPS = 200, (4, 8)
-AUTO_IMAGES = 256  # that AUTO calibrates on, a quarter of them held out: trying pipelines is dear
+AUTO_IMAGES = 128  # that AUTO calibrates on, a quarter of them held out: trying pipelines is dear
 WAITS = 10  # steps that an answer may come later than after T
-WAITS_TO = 16  # steps of the longest network that waits: beyond it there is little left to gain
+WAITS_TO = 8  # steps of the longest network that waits: placing waits is dear, and gains less the more steps there are
 
 
 @dataclass(frozen=True)
@@ -165,5 +165,5 @@ def note() -> str:
     return (
         f"ACP is shortened here: its weights calibration has {FEWER_ITERATIONS} iterations of Adam on {FEWER_IMAGES} "
         f"images, not {full.iterations:,} of SGD on {full.images:,}. So is AUTO: low effort on {AUTO_IMAGES} images. With "
-        f"latency T+{WAITS} layers may wait, and answers come up to {WAITS} steps later; that is shown up to T={WAITS_TO}."
+        f"latency T+{WAITS} layers may wait, and answers come up to {WAITS} steps later; those are shown up to T={WAITS_TO}."
     )
