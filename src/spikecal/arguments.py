@@ -69,7 +69,7 @@ def latency_of(latency: Any, T: int | None) -> int:
     elif re.fullmatch(r"[0-9]{1,9}", text):
         latency = int(text)
     if type(latency) is not int or latency < 1:
-        raise ConfigError(f"latency must be a positive integer, '2x' for twice T or '+10' for ten more, not {latency!r}")
+        raise ConfigError(f"latency must be a positive integer, '2x' for twice T or '+10' for T + 10, not {latency!r}")
     if T is not None and latency < T:
         raise ConfigError(f"a network for T={T} cannot have a latency of {latency}: the output alone takes {T} steps")
     return latency

@@ -164,6 +164,7 @@ def note() -> str:
     full = Weights()
     return (
         f"ACP is shortened here: its weights calibration has {FEWER_ITERATIONS} iterations of Adam on {FEWER_IMAGES} "
-        f"images, not {full.iterations:,} of SGD on {full.images:,}. So is AUTO: low effort on {AUTO_IMAGES} images. With "
-        f"latency T+{WAITS} layers may wait, and answers come up to {WAITS} steps later; those are shown up to T={WAITS_TO}."
+        f"images, not {full.iterations:,} of SGD on {full.images:,}. So is AUTO: low effort on {AUTO_IMAGES} "
+        f"images. With latency T+{WAITS} layers may wait, and answers come up to {WAITS} steps later; those are shown "
+        f"up to T={WAITS_TO}."
     )
