@@ -60,16 +60,16 @@ def choices_of(T: int | Sequence[int] | None, latency: int | str | None) -> list
 
 
 def latency_of(latency: Any, T: int | None) -> int:
-    """A latency in steps from a number of them, or from one such as "2x": so many times T."""
+    """A latency in steps: a number of them, so many times T ("2x"), or T and so many more ("+10")."""
     text = latency.strip() if isinstance(latency, str) else ""
-    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{0,9})?x", text):
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{0,9})?x|\+[0-9]{1,9}", text):
         if T is None:
             raise ConfigError(f"a latency of {text} needs a T: give T, or a latency in steps")
-        latency = int(Fraction(text[:-1]) * T)
+        latency = T + int(text) if text.startswith("+") else int(Fraction(text[:-1]) * T)
     elif re.fullmatch(r"[0-9]{1,9}", text):
         latency = int(text)
     if type(latency) is not int or latency < 1:
-        raise ConfigError(f"latency must be a positive integer or a multiple of T such as '2x', not {latency!r}")
+        raise ConfigError(f"latency must be a positive integer, '2x' for twice T or '+10' for T + 10, not {latency!r}")
     if T is not None and latency < T:
         raise ConfigError(f"a network for T={T} cannot have a latency of {latency}: the output alone takes {T} steps")
     return latency

@@ -67,12 +67,12 @@ def convert(
     """Convert `model` for `T` steps (or several; 32), calibrated on `images`; the model is left as it is.
 
     `images`: a tensor, a dataset or a loader, normalised as in training; labels are ignored. `latency`: steps from the
-    first of the input to the last of the output, or "2x" for 2 T; what it has beyond T is spent on layers that wait,
-    where that helps. With a latency and no T, T is chosen too. `effort`: how many pipelines AUTO tries, "low", "normal"
-    or "high": about 5, 20 or 300 times the time of LCP. `keep`: submodules that stay analog at the end of the network.
-    `workdir`: where a killed conversion resumes from. `memory`: bytes to use before going to disk, by default half of
-    what is free. `micro_batch`: images per kernel call. `records`: whether a pipeline without calibrators simulates
-    some images nevertheless, to record the errors of its stages.
+    first of the input to the last of the output, "2x" for 2 T or "+10" for T + 10; what it has beyond T is spent on
+    layers that wait, where that helps. With a latency and no T, T is chosen too. `effort`: how many pipelines AUTO
+    tries, "low", "normal" or "high": about 5, 20 or 300 times the time of LCP. `keep`: submodules that stay analog at
+    the end of the network. `workdir`: where a killed conversion resumes from. `memory`: bytes to use before going to
+    disk, by default half of what is free. `micro_batch`: images per kernel call. `records`: whether a pipeline without
+    calibrators simulates some images nevertheless, to record the errors of its stages.
     """
     check_model(model)
     keep = checked_keep(keep)

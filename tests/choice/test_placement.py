@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import spikecal
 from spikecal import Bias, ConfigError, Pipeline, Result, Weights
+from spikecal.arguments import latency_of
 from spikecal.choice.placement import by_depth, depths, placed, spread, steps_within, without_learning
 from spikecal.data.prepare import prepare
 from spikecal.data.sources import load_data
@@ -142,6 +143,11 @@ def test_too_few_images_to_tell_leave_no_waits() -> None:
     assert result.snn.waits == {} and result.origin.placements[4]["images"] == 1
 
 
+@pytest.mark.parametrize(("latency", "steps"), [(18, 18), ("18", 18), ("2x", 16), ("1.5x", 12), ("+10", 18), ("+0", 8)])
+def test_a_latency_is_steps_or_by_T(latency: int | str, steps: int) -> None:
+    assert latency_of(latency, 8) == steps
+
+
 def test_several_T_have_their_own_waits_and_one_file(tmp_path: Path) -> None:
     result = converted(T=[2, 4], latency="2x")
     assert {T: net.latency <= 2 * T for T, net in result.networks.items()} == {2: True, 4: True}
@@ -194,11 +200,12 @@ def test_weights_are_calibrated_with_the_waits_in_place() -> None:
     [
         ({"latency": 3}, "a network for T=4 cannot have a latency of 3"),
         ({"latency": "0.5x"}, "cannot have a latency of 2"),
-        ({"latency": 0}, "latency must be a positive integer or a multiple of T"),
+        ({"latency": 0}, "latency must be a positive integer, '2x' for twice T"),
         ({"latency": "long"}, "not 'long'"),
         ({"latency": 4.5}, "not 4.5"),
         ({"latency": True}, "not True"),
         ({"T": None, "latency": "2x"}, "a latency of 2x needs a T"),
+        ({"T": None, "latency": "+10"}, r"a latency of \+10 needs a T"),
     ],
 )
 def test_a_latency_that_cannot_be_is_named(settings: dict[str, Any], words: str) -> None:

@@ -17,28 +17,34 @@ def test_table_plot_and_numbers(
     monkeypatch.setattr(demo, "TEST_IMAGES", 40)
     monkeypatch.setattr(demo, "FEWER_IMAGES", 32)
     monkeypatch.setattr(demo, "FEWER_ITERATIONS", 2)
+    monkeypatch.setattr(demo, "AUTO_IMAGES", 32)
+    monkeypatch.setattr(demo, "WAITS_TO", 1)
     page = tmp_path / "demo.html"
     assert main(["demo", "--out", str(tmp_path / "out"), "--report", str(page)]) == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
-    rows = [line.split()[0] for line in lines if line.split() and line.split()[0] in ("ANN", "BASELINE", "LCP", "ACP")]
-    assert rows[:4] == ["ANN", "BASELINE", "LCP", "ACP"]
+    names = ["BASELINE", "LCP", "ACP", "AUTO", "AUTO, latency T+10"]
+    starts = [line.strip() for line in lines if line.strip().startswith(("ANN", *names))]
+    assert [line.split("  ")[0] for line in starts[:6]] == ["ANN", *names]
     assert "ACP is shortened here: its weights calibration has 2 iterations of Adam on 32 images" in out
     assert err == ""
 
     facts = json.loads((tmp_path / "out" / "demo.json").read_text())
     assert facts["test_images"] == 40
     assert facts["calibration_images"] == 1024
-    for name in ("BASELINE", "LCP", "ACP"):
-        for T in ("1", "3"):
+    for name in names:
+        assert list(facts["accuracy"][name]) == (["1"] if "latency" in name else ["1", "3"])
+        for T in facts["accuracy"][name]:
             curve = facts["after_every_step"][name][T]
             assert len(curve) == int(T)
             assert facts["accuracy"][name][T] == curve[-1]
             assert all(0 <= value <= 1 for value in curve)
+            assert facts["latency"][name][T] == int(T)  # one step leaves nothing to wait for
+    assert set(facts["kept"]["AUTO"].values()) <= {"LCP", "PC", "temporal bias"}
     assert facts["ann"] > 0.6  # of ten classes: the embedded network has learned
 
     shown = json.loads(page.read_text().split('id="data">')[1].split("</script>")[0])
-    assert [source["name"] for source in shown["sources"]] == ["BASELINE", "LCP", "ACP"]
+    assert [source["name"] for source in shown["sources"]] == names
     for network in shown["networks"]:
         curve = facts["after_every_step"][network["source_name"]][str(network["T"])]
         assert network["curve"] == pytest.approx(curve, rel=1e-5)

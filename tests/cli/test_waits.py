@@ -106,7 +106,7 @@ def test_without_a_latency_nothing_waits_and_T_is_32(call: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--latency", "long"], "a positive integer or a multiple of T such as '2x', not 'long'"),
+        (["--latency", "long"], "'2x' for twice T or '+10' for T + 10, not 'long'"),
         (["--latency", "1.5"], "not '1.5'"),
         (["--latency", "²"], "not '²'"),
         (["--latency", "²x", "-T", 4], "not '²x'"),

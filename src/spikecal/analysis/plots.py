@@ -38,7 +38,8 @@ def accuracy_over_time(
 ) -> Figure:
     """Accuracy (0..1) after every step, one curve a name; `points` (name, T) are of networks made for that very T.
 
-    `latencies` are of networks whose layers wait: their curves end there, in steps since the image began.
+    `latencies` are of networks whose layers wait: their curves end there, in steps since the image began, and points
+    are then by latency.
     """
     known = latencies or {}
     figure = Figure(figsize=(7.5, 5.4), dpi=DPI, layout="constrained")
@@ -57,7 +58,7 @@ def accuracy_over_time(
         if name in points:
             at = sorted(points[name])
             heights = [100 * points[name][T] for T in at]
-            label = f"{name}, made for that T"
+            label = f"{name}, made for that {'latency' if known else 'T'}"
             axes.plot(at, heights, linestyle="none", marker=marker, markersize=7, color=colour, label=label, zorder=3)
     if ann is not None:
         axes.axhline(100 * ann, color="black", linestyle="--", linewidth=1.2, label=f"ANN ({100 * ann:.2f} %)")

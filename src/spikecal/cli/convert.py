@@ -31,8 +31,8 @@ def convert(
         str | None,
         typer.Option(
             metavar="STEPS",
-            help="Steps to the answer, or 2x for twice T: layers wait where that helps. Without -T, T is chosen too. "
-            "(default T)",
+            help="Steps to the answer, 2x for twice T or +10 for ten more: layers wait where that helps. "
+            "Without -T, T is chosen too. (default T)",
         ),
     ] = None,
     pipeline: Annotated[

@@ -11,12 +11,12 @@ from spikecal.cli.console import bars, show
 
 def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="For the plot and the numbers.")] = Path("spikecal-demo"),
-    quick: Annotated[bool, typer.Option("--quick", help="T = 4 and 8 on 200 images: about a minute.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="T = 4 and 8 on 200 images: a minute or two.")] = False,
     report: options.Report = None,
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
-    """Convert the embedded ResNet-20 with three pipelines; a table, a plot and the numbers."""
+    """Convert the embedded ResNet-20 with the paper's pipelines and with AUTO; a table, a plot and the numbers."""
     from spikecal.tasks.demo import run_demo
 
     with bars(json) as progress:

@@ -37,7 +37,8 @@ def reproduce(
         typer.Option(min=1, metavar="N", help="Test images, always the same. (default 1,000; fakedata 2,000)"),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Calibration samples to average over. (default 3)")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Calibration samples to average over. (default 3; frontier 1)"),
     ] = None,
     iterations: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Of weights calibration, a layer. (default 500)")
@@ -60,6 +61,10 @@ def reproduce(
     ] = None,
     long_calibration: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Images of each calibrator from there on. (default 32)")
+    ] = None,
+    waits: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Of frontier: steps of latency beyond T. (default 10)"),
     ] = None,
     others: Annotated[
         list[str] | None,
@@ -86,7 +91,7 @@ def reproduce(
     strict: options.Strict = False,
     json: options.Json = False,
 ) -> None:
-    """Measure one of the paper's tables; killed, the same command goes on where it was."""
+    """Measure one of the paper's tables, or ours; killed, the same command goes on where it was."""
     from spikecal.reproduce.reproduce import Reproduction, list_tables, reproduce_table
     from spikecal.reproduce.sources import Wanted
 
@@ -98,7 +103,7 @@ def reproduce(
     flags = {"--with": others, "--other": other, "--distilled": distilled, "--distill-iterations": distill_iterations}
     for_sources = [flag for flag, value in flags.items() if value]
     if name is None:
-        if model or weights or data or for_sources:
+        if model or weights or data or waits or for_sources:
             raise ConfigError("say which table: without its NAME they are listed, with the networks they have here")
         show(list_tables(full, sizes, data_root, steps or []), json)
         return
@@ -110,8 +115,8 @@ def reproduce(
     )
     asked = Reproduction(
         table=name, models=model or [], weights=options.checkpoints(weights or [], model or []), data=data,
-        data_root=data_root, steps=steps or [], full=full, sizes=sizes, wanted=wanted, for_sources=for_sources,
-        strict=strict, output=output, memory=None if memory is None else parse_bytes(memory),
+        data_root=data_root, steps=steps or [], full=full, sizes=sizes, waits=waits, wanted=wanted,
+        for_sources=for_sources, strict=strict, output=output, memory=None if memory is None else parse_bytes(memory),
         command=_command(context),
     )  # fmt: skip
     with bars(json) as progress:

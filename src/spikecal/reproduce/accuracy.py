@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spikecal.analysis.evaluate import accuracy, evaluate
-from spikecal.conversion import convert
 from spikecal.data.prepare import Loader
 from spikecal.data.sources import subset
 from spikecal.files import write_whole
 from spikecal.progress import Progress
 from spikecal.reproduce.cells import FIXED, Cell
+from spikecal.reproduce.ways import Order
 from spikecal.snn.network import SpikingNetwork
 
 if TYPE_CHECKING:
@@ -32,26 +32,30 @@ def snn_accuracy(
 ) -> dict[str, Any]:
     """Of the network that a conversion makes of it."""
     assert cell.pipeline is not None
-    images, unreadable = subject.calibration(cell.pipeline.images, cell.seed, cell.source)
-    result = convert(
-        subject.network,
-        images,
-        T=cell.T,
-        pipeline=cell.pipeline,
-        seed=cell.seed,
-        workdir=None if work is None else work / "conversion",
-        memory=memory,
-        records=False,
-        progress=progress,
+    images, unreadable = subject.calibration(cell.pipeline.fixed.images, cell.seed, cell.source)
+    made = cell.way.make(
+        Order(
+            model=subject.network,
+            images=images,
+            plan=cell.pipeline,
+            T=cell.T,
+            seed=cell.seed,
+            workdir=None if work is None else work / "conversion",
+            memory=memory,
+            progress=progress,
+        )
     )
     loader = _test(cell, subject, max(1, min(BATCH, BATCH_OUTPUTS // cell.T)))
-    found = _evaluate(result.at(cell.T), loader, work, progress)
+    found = _evaluate(made.snn, loader, work, progress)
     facts = {
         "score": found.right / found.images,
         "images": found.images,
         "rate": found.rates / found.images,
         "energy": found.energies / found.images,
-        "notes": [f"{record.stage}: {note}" for record in result.records for note in record.notes],
+        "spikes": found.spikes / found.images,
+        "latency": made.snn.latency,
+        **({} if made.kept is None else {"kept": made.kept}),
+        "notes": [f"{record.stage}: {note}" for record in made.records for note in record.notes],
     }
     left_out = len(unreadable) + cell.images - found.images
     return {**facts, "unreadable": left_out} if left_out else facts
@@ -62,13 +66,14 @@ def _test(cell: Cell, subject: "Classifier", batch: int) -> Loader:
 
 
 class _Tested(NamedTuple):
-    """Sums so far: right answers after the last step, images, mean firing rates and shares of the ANN's energy."""
+    """Sums so far: right answers after the last step, images, mean firing rates, shares of the ANN's energy, spikes."""
 
     batches: int = 0
     right: int = 0
     images: int = 0
     rates: float = 0.0
     energies: float = 0.0
+    spikes: int = 0
 
 
 def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: Progress) -> _Tested:
@@ -88,6 +93,7 @@ def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: 
             sums.images + found.images,
             sums.rates + found.images * rate,
             sums.energies + found.images * energy,
+            sums.spikes + found.spikes,
         )
         progress.advance()
         if state is not None:
@@ -99,8 +105,8 @@ def _begun(state: Path | None) -> _Tested:
     """What was summed up before; a file that does not say counts as nothing done."""
     try:
         if state is not None and state.exists():
-            batches, right, images, rates, energies = json.loads(state.read_text())
-            return _Tested(int(batches), int(right), int(images), float(rates), float(energies))
+            batches, right, images, rates, energies, spikes = json.loads(state.read_text())
+            return _Tested(int(batches), int(right), int(images), float(rates), float(energies), int(spikes))
     except (ValueError, TypeError):
         pass
     return _Tested()

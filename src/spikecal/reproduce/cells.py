@@ -9,8 +9,9 @@ import torch
 from spikecal import __version__
 from spikecal.calibration.calibrators import Weights
 from spikecal.phases import image_passes, images_of
-from spikecal.pipeline import Pipeline
+from spikecal.pipeline import Plan
 from spikecal.reproduce.subjects import Subject
+from spikecal.reproduce.ways import Converted, Way
 from spikecal.workdir import fingerprint
 
 VERSION = 1  # of what is measured; another one is another cell
@@ -27,11 +28,12 @@ class Cell:
     kind: str  # the table's, or "ann"
     model: str
     row: str = ""
-    pipeline: Pipeline | None = None
+    pipeline: Plan | None = None
     T: int = 0
     seed: int = 0
     images: int = 0  # of the test set
     source: str = ""  # of the calibration images, where they are not the network's own
+    way: Way = Converted()
 
     def __str__(self) -> str:
         parts = [self.model, self.row or self.kind]
@@ -51,7 +53,7 @@ class Cell:
             facts |= {"test": subject.test_print, "images": self.images, "images_seed": FIXED}
         if self.pipeline is not None and self.T:
             facts |= {"pipeline": self.pipeline.to_dict(), "T": self.T, "seed": self.seed}
-            facts |= {"train": subject.calibration_print(self.source)}
+            facts |= self.way.depends() | {"train": subject.calibration_print(self.source)}
         if self.kind == "time":
             facts |= {"machine": machine()}
         return {**facts, **subject.depends(self)}
@@ -63,10 +65,12 @@ class Cell:
         """The work of it in passes of the ANN over one image, about."""
         if self.pipeline is None or not self.T:
             return self.images
-        work = self.pipeline.threshold.images + STEP_COST * self.T * self.images
-        work += sum(image_passes(phase, images_of(phase), self.T) for phase in self.pipeline.sweeps)
-        solved = [c for c in self.pipeline.calibrators if isinstance(c, Weights)]
-        return work + sum(MORE_SOLVING * c.iterations * c.batch for c in solved)
+        pipeline = self.pipeline.fixed
+        swept = sum(image_passes(phase, images_of(phase), self.T) for phase in pipeline.sweeps)
+        solved = [c for c in pipeline.calibrators if isinstance(c, Weights)]
+        work = pipeline.threshold.images + STEP_COST * self.T * self.images
+        work += sum(MORE_SOLVING * c.iterations * c.batch for c in solved)
+        return work + self.way.times(self.pipeline) * swept
 
 
 def machine() -> dict[str, Any]:
@@ -76,8 +80,9 @@ def machine() -> dict[str, Any]:
     return {"torch": torch.__version__, "threads": torch.get_num_threads(), "processor": f"{processor} {capability}"}
 
 
-def same_for_every_seed(pipeline: Pipeline, available: int) -> bool:
+def same_for_every_seed(plan: Plan, available: int) -> bool:
     """Whether a seed cannot matter: thresholds alone, out of all the images there are, in whatever order."""
+    pipeline = plan.fixed
     return not pipeline.sweeps and pipeline.threshold.images >= available
 
 

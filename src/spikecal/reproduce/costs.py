@@ -22,10 +22,10 @@ TIMED_ROUNDS = 3
 def timing(cell: Cell, subject: "Classifier", progress: Progress, memory: int | None) -> dict[str, Any]:
     """Seconds of a conversion's parts, and how many passes of the ANN over the same images its sweeps are worth."""
     assert cell.pipeline is not None
-    calibration, _ = subject.calibration(cell.pipeline.images, cell.seed)
+    calibration, _ = subject.calibration(cell.pipeline.fixed.images, cell.seed)
     settings: dict[str, Any] = {"T": cell.T, "pipeline": cell.pipeline, "seed": cell.seed, "memory": memory}
     result = convert(subject.network, calibration, progress=progress, **settings)
-    used = min(max(c.images for c in cell.pipeline.calibrators), len(calibration))
+    used = min(max(c.images for c in cell.pipeline.fixed.calibrators), len(calibration))
     images = subject.example(min(MEASURED, used))
     graph = result.snn.graph  # as ANN: batch normalisation folded, channels-last
     rounds = []

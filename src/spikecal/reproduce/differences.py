@@ -7,7 +7,7 @@ from spikecal.analysis.measures import from_stored
 from spikecal.calibration.calibrators import Weights
 from spikecal.pipeline import Pipeline
 from spikecal.reproduce.cells import Cell, machine, same_for_every_seed
-from spikecal.reproduce.paper import own_lines, paper_tables, same_blocks
+from spikecal.reproduce.paper import blocks_of, own_lines, paper_tables, same_blocks
 from spikecal.reproduce.run import Plan
 from spikecal.reproduce.sizes import PAPER
 from spikecal.reproduce.subjects import Subject
@@ -36,11 +36,11 @@ def _of_anns(plan: Plan, networks: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _configured(plan: Plan) -> list[str]:
-    quoted = paper_tables()[plan.table.name]
-    theirs = sorted({f"{b['network']} on {b['data']}" for b in quoted["blocks"]})
+    blocks = blocks_of(plan.table.name)
+    theirs = sorted({f"{b['network']} on {b['data']}" for b in blocks})
     said = []
     for subject in plan.subjects.values():
-        said += _of_network(plan, subject, theirs, quoted)
+        said += _of_network(plan, subject, theirs, blocks)
     if plan.table.kind == "space":
         return [*said, "A bias belongs to a layer of neurons here, so a shortcut's convolution has none of its own."]
     datasets = list({s.data: s for s in plan.subjects.values()}.values())
@@ -72,10 +72,10 @@ def sources(plan: Plan) -> dict[str, str]:
     return {name: "; ".join(dict.fromkeys(abouts)) for name, abouts in found.items()}
 
 
-def _of_network(plan: Plan, subject: Subject, theirs: Sequence[str], quoted: dict[str, Any]) -> list[str]:
+def _of_network(plan: Plan, subject: Subject, theirs: Sequence[str], blocks: list[dict[str, Any]]) -> list[str]:
     said = []
     on = f" on {subject.data}" if subject.data else ""
-    if not any(subject.spec in block["same"]["models"] for block in quoted["blocks"]):
+    if blocks and not any(subject.spec in block["same"]["models"] for block in blocks):
         said.append(f"Network: {subject.spec}{on}; the paper's table has {', '.join(theirs)}.")
     if subject.bn not in plan.table.bn:
         has, wanted = ("has", "without") if subject.bn else ("has no", "with")
@@ -95,7 +95,7 @@ def _of_many_steps(plan: Plan) -> list[str]:
         if sizes.long_images is not None:
             words += f", {sizes.long_images:,} test images"
         measured = [row.pipeline for row in table.rows if sizes.has(row.pipeline, T)]
-        if any(c.images > sizes.long_calibration for p in measured for c in p.calibrators):
+        if any(c.images > sizes.long_calibration for p in measured for c in p.fixed.calibrators):
             words += f", calibrated on {sizes.long_calibration:,} images"
         said.append(words + ".")
     left = [row.label for row in table.rows if not all(sizes.has(row.pipeline, T) for T in plan.T)]
@@ -106,7 +106,7 @@ def _of_many_steps(plan: Plan) -> list[str]:
 
 def _of_data(plan: Plan, subject: Subject) -> list[str]:
     count, tested = map(len, subject.images)
-    rows = [plan.sizes.of(row.pipeline, plan.table, 1) for row in plan.table.rows]
+    rows = [plan.sizes.of(row.pipeline, plan.table, 1).fixed for row in plan.table.rows]
     most = max(pipeline.images for pipeline in rows)
     said = [f"Images: {subject.about}."] if subject.about else []
     if count <= most:
@@ -144,7 +144,7 @@ def _chosen(rows: Sequence[Pipeline], available: int) -> str:
 
 def _of_size(plan: Plan) -> list[str]:
     table, sizes = plan.table, plan.sizes
-    learned = any(row.pipeline.learns for row in table.rows)
+    learned = any(row.pipeline.fixed.learns for row in table.rows)
     short = not plan.T or any(not sizes.is_long(table, T) for T in plan.T)
     said = []
     if (missing := [T for T in table.T if T not in plan.T]) and table.name != "samples":  # its T is ours anyway

@@ -4,7 +4,7 @@ from spikecal.reproduce.classifiers import Classifier
 from spikecal.reproduce.detectors import Detector
 from spikecal.reproduce.subjects import Subject
 
-SUBJECTS: dict[str, type[Subject]] = {"accuracy": Classifier, "detection": Detector}
+SUBJECTS: dict[str, type[Subject]] = {"accuracy": Classifier, "frontier": Classifier, "detection": Detector}
 
 
 def subject_of(kind: str) -> type[Subject]:

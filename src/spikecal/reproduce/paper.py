@@ -21,12 +21,18 @@ SEEDS = 5  # of every figure with a deviation
 NOT_NAMED = 0  # the T of a table that does not say it
 
 
+def blocks_of(table: str) -> list[dict[str, Any]]:
+    """The parts of the paper's table; of ours it has none."""
+    blocks: list[dict[str, Any]] = paper_tables()[table]["blocks"] if table in paper_tables() else []
+    return blocks
+
+
 def same_blocks(table: str, model: str, data: str) -> list[dict[str, Any]]:
     """The parts of the paper's table that are of this network, on this data."""
     kind = data.partition(":")[0]
     return [
         block
-        for block in paper_tables()[table]["blocks"]
+        for block in blocks_of(table)
         if model in block["same"]["models"] and (not kind or kind in block["same"]["data"])
     ]
 
@@ -39,7 +45,7 @@ def own_lines(block: dict[str, Any], bn: bool) -> list[dict[str, Any]]:
 def paper_networks(table: str, elsewhere: Mapping[str, tuple[str, str]]) -> list[Network]:
     """The paper's own figures as claims read them; `elsewhere` are rows that another of its tables has."""
     found = []
-    for block in paper_tables()[table]["blocks"]:
+    for block in blocks_of(table):
         for bn in (False, True):
             lines = own_lines(block, bn)
             rows: dict[str, Mapping[int, Column]] = dict(row for line in lines for row in _rows(table, block, line))

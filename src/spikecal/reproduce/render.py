@@ -9,6 +9,14 @@ from spikecal.reproduce.kinds import SUBJECTS, subject_of
 from spikecal.reproduce.paper import NOT_NAMED
 
 Summary = dict[str, Any]
+# further figures that are no scores: what they are, and how they are written
+PLAIN = {
+    "energy": ("energy, times the ANN's", ".2f"),
+    "latency": ("latency, steps", ".0f"),
+    "spikes": ("spikes an image", ",.0f"),
+    "kept": ("pipeline that AUTO kept", ""),
+}
+MORE = ("latency", "spikes", "kept")  # of the frontier
 
 
 def markdown(summary: Summary) -> str:
@@ -32,6 +40,8 @@ def sections(summary: Summary) -> dict[str, str]:
             said[title] = bullets(claims(summary, ours))
     here = summary["machine"]
     where = f"Written with torch {here['torch']} on {here['processor']}, threads: {here['threads']}."
+    if summary["paper"] is None:
+        return {**said, "How it was measured": bullets([*summary["differences"], where])}
     said["What is different from the paper"] = bullets([*summary["differences"], where])
     said["The paper's figures, quoted"] = "\n\n".join(quotes(summary["paper"]))
     return said
@@ -49,13 +59,13 @@ def heading(network: dict[str, Any]) -> str:
 
 def further(kind: str) -> tuple[str, ...]:
     """Figures of a column beside its first."""
-    return (*subject_of(kind).beside, "energy")
+    return (*subject_of(kind).beside, "energy", *(MORE if kind == "frontier" else ()))
 
 
 def unit(kind: str, of: str = "") -> str:
     """What the figures of a table are, or its further ones."""
-    if of == "energy":
-        return "energy, times the ANN's"
+    if of in PLAIN:
+        return PLAIN[of][0]
     subject = subject_of(kind)
     if of:
         return f"{subject.score.name} % {subject.beside[of]}"
@@ -100,8 +110,10 @@ def _shown(kind: str, column: dict[str, Any] | None, of: str) -> str:
     """A cell of the grid; what was not measured is empty."""
     if column is None or (of and of not in column):
         return ""
-    if of == "energy":
-        return f"{column[of]:.2f}"
+    if of == "kept":
+        return ", ".join(dict.fromkeys(column[of]))
+    if of in PLAIN:
+        return f"{column[of]:{PLAIN[of][1]}}"
     if of:
         return _score(column[of])
     return _time(column) if kind == "time" else _score(column)

@@ -9,11 +9,12 @@ from typing import Any
 from spikecal.errors import ConfigError, SpikecalError
 from spikecal.files import write_whole
 from spikecal.progress import Progress
+from spikecal.reproduce.picture import draw
 from spikecal.reproduce.render import heading, markdown, measured, sections
 from spikecal.reproduce.run import choose_models, make_plan, pending, run
 from spikecal.reproduce.sources import Wanted
 from spikecal.reproduce.summary import summarise
-from spikecal.reproduce.tables import TABLES, find
+from spikecal.reproduce.tables import OURS, TABLES, find
 from spikecal.tasks.outcome import Line, Outcome, Table, Text, duration
 from spikecal.tasks.task import Say
 
@@ -30,6 +31,7 @@ class Reproduction:
     steps: Sequence[int]
     full: bool  # as the paper
     sizes: Mapping[str, int | None]  # of `Sizes`, what is not to be as usual
+    waits: int | None  # of the frontier
     wanted: Wanted
     for_sources: Sequence[str]  # the flags given that say what is wanted
     strict: bool
@@ -40,7 +42,7 @@ class Reproduction:
 
 def reproduce_table(asked: Reproduction, progress: Progress | None, say: Say) -> Outcome:
     """Measure the cells that are not there yet, and write the table as JSON and as Markdown."""
-    table = find(asked.table)
+    table = find(asked.table, asked.waits)
     if asked.for_sources and not table.sources:
         raise ConfigError(f"{asked.for_sources[0]} is for the table fakedata, not for {table.name}")
     plan = make_plan(
@@ -64,20 +66,23 @@ def reproduce_table(asked: Reproduction, progress: Progress | None, say: Say) ->
 
     found = run(plan, asked.output, progress, tell if progress is None else None, asked.memory)
     summary = {**summarise(plan, found), "command": asked.command}
-    files = asked.output / f"{table.name}.json", asked.output / f"{table.name}.md"
+    files: tuple[Path, ...] = asked.output / f"{table.name}.json", asked.output / f"{table.name}.md"
     write_whole(files[0], json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
     write_whole(files[1], markdown(summary))
+    if table.kind == "frontier":
+        files = *files, asked.output / f"{table.name}.png"
+        draw(summary).savefig(files[-1])
     grids = [(heading(network), *measured(summary, network)) for network in summary["networks"]]
     tables = [Table(title, (first, *(f">{name}" for name in names)), rows) for title, (first, *names), rows in grids]
     texts = [Text(title, text) for title, text in sections(summary).items()]
-    return Outcome(summary, [*tables, *texts, Line(f"{files[0]} and {files[1]}")])
+    return Outcome(summary, [*tables, *texts, Line(f"{', '.join(map(str, files[:-1]))} and {files[-1]}")])
 
 
 def list_tables(full: bool, sizes: Mapping[str, int | None], root: Path | None, steps: Sequence[int]) -> Outcome:
     """The tables, and how long each would take here with its default networks."""
     facts: dict[str, dict[str, Any]] = {}
     loaded: dict[Any, Any] = {}
-    for table in TABLES.values():
+    for table in (*TABLES.values(), *OURS.values()):
         T = steps or table.steps(full)
         fact: dict[str, Any] = {"title": table.title, "T": list(T), "about": table.about, "seconds": None}
         try:
@@ -101,7 +106,7 @@ def list_tables(full: bool, sizes: Mapping[str, int | None], root: Path | None, 
     ]
     caption = "Estimates from one pass of the network on this machine; finished cells are not made again."
     columns = ("name", "what it shows", "T", "networks", ">about")
-    return Outcome({"tables": facts}, [Table("Tables of the paper", columns, rows, caption)])
+    return Outcome({"tables": facts}, [Table("Tables of the paper, and our own", columns, rows, caption)])
 
 
 def way_out(error: str) -> str:

@@ -183,6 +183,7 @@ def _cells(plan: Plan, subject: Subject) -> list[Cell]:
                     seed=seed,
                     images=images if table.measures else 0,
                     source=row.source,
+                    way=row.way,
                 )
                 for seed in range(1 if once else seeds)
             ]

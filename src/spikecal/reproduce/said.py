@@ -139,6 +139,11 @@ SAID: dict[str, tuple[Claim, ...]] = {
         *_sources("distilled images beat noise by three points", "distilled", "noise", least=3, at="fewest", ours=True),
         *_sources("two networks beat one", "several", "distilled", ours=True),
     ),
+    "frontier": (
+        Gain(text="AUTO beats LCP", row="AUTO", over="LCP", ours=True),
+        Gain(text="AUTO beats ACP", row="AUTO", over="ACP", ours=True),
+        Gain(text="the two-phase network beats AUTO", row="two-phase", over="AUTO", ours=True),
+    ),
     "detect": (
         *_PIPELINES,
         Kept(text="ACP keeps nine tenths of the ANN's mAP at T=64", row=ADVANCED, least=90, at=64),

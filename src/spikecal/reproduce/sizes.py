@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from spikecal.calibration.calibrators import Calibrator, Weights
 from spikecal.errors import ConfigError
-from spikecal.pipeline import FEW_ITERATIONS, Pipeline
+from spikecal.pipeline import FEW_ITERATIONS, Auto, Pipeline, Plan
 
 if TYPE_CHECKING:
     from spikecal.reproduce.tables import Table
@@ -41,12 +41,16 @@ class Sizes:
         border = self.long_from or table.long
         return border is not None and T >= border
 
-    def has(self, pipeline: Pipeline, T: int) -> bool:
+    def has(self, plan: Plan, T: int) -> bool:
         """Whether a row of this pipeline is measured for so many steps."""
-        return self.weights_to is None or T <= self.weights_to or not pipeline.learns
+        return self.weights_to is None or T <= self.weights_to or not plan.fixed.learns
 
-    def of(self, pipeline: Pipeline, table: "Table", T: int) -> Pipeline:
-        """A row's pipeline in this size; where the numbers of images are what a table is about, they stay."""
+    def of(self, plan: Plan, table: "Table", T: int) -> Plan:
+        """A row's pipeline in this size; AUTO has its effort instead."""
+        return plan if isinstance(plan, Auto) else self._of(plan, table, T)
+
+    def _of(self, pipeline: Pipeline, table: "Table", T: int) -> Pipeline:
+        """Where the numbers of images are what a table is about, they stay."""
         faster = {} if self.iterations >= Weights.iterations else FEW_ITERATIONS
         changed = pipeline.changed(Weights, iterations=self.iterations, batch=self.batch, **faster)
         if (most := table.subject.most_images) is not None:

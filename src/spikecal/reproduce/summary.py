@@ -38,7 +38,7 @@ def summarise(plan: Plan, found: Found) -> dict[str, Any]:
             **({"sources": sources(plan)} if table.sources else {}),
         },
         "machine": machine(),
-        "paper": paper_tables()[table.name],
+        "paper": paper_tables().get(table.name),
     }
 
 
@@ -89,6 +89,9 @@ def _column(found: Sequence[dict[str, Any]], table: Table) -> dict[str, Any]:
     column |= {of: spread([100 * f[of] for f in found]) for of in table.subject.beside}
     if all("energy" in f for f in found):  # cells measured by earlier versions are without
         column["energy"] = statistics.fmean(f["energy"] for f in found)
+    if table.kind == "frontier":
+        column |= {of: statistics.fmean(f[of] for f in found) for of in ("spikes", "latency")}
+        column |= {"kept": [f["kept"] for f in found]} if all("kept" in f for f in found) else {}
     return {**column, **_drawn(found)}
 
 
@@ -112,8 +115,8 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 
 def _with_paper(plan: Plan, subject: Subject, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows with the paper's figure in each column whose network, data, method and T are the paper's."""
-    quoted = paper_tables()[plan.table.name]
     for block in same_blocks(plan.table.name, subject.spec, subject.data):
+        quoted = paper_tables()[plan.table.name]
         if plan.table.kind == "space":
             figures = dict(zip(quoted["columns"], block["rows"][0]["values"], strict=True))
             for row in rows:

@@ -7,11 +7,12 @@ from typing import Any
 from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Threshold
 from spikecal.errors import ConfigError
-from spikecal.pipeline import ACP, BASELINE, LCP, PC, Pipeline
+from spikecal.pipeline import ACP, AUTO, BASELINE, LCP, PC, Pipeline, Plan
 from spikecal.reproduce.detectors import Detector
 from spikecal.reproduce.kinds import SUBJECTS, subject_of
 from spikecal.reproduce.sizes import PAPER, Sizes
 from spikecal.reproduce.subjects import Subject
+from spikecal.reproduce.ways import Converted, TwoPhase, Way
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,15 +20,16 @@ class Row:
     """A line of a table; `added` ones are not in the paper's and are there to compare with."""
 
     label: str
-    pipeline: Pipeline
+    pipeline: Plan
     added: bool = False
     elsewhere: tuple[str, str] | None = None  # another table of the paper and its row, where it has this one there
     source: str = ""  # of the calibration images, by `sources`; the network's own where there is none
+    way: Way = Converted()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """One table of the paper. `bn` says which networks it is about; `long` is the T of its "at least" column."""
+    """One table. `bn` says which networks it is about; `long` is the T of its "at least" column."""
 
     name: str
     title: str
@@ -260,11 +262,42 @@ _ALL = (
         sizes=Sizes(images=None, iterations=300, batch=8, weights=Detector.most_images),
     ),
 )
-TABLES = {table.name: table for table in _ALL}
+TABLES = {table.name: table for table in _ALL}  # the paper's
+WAITS = 10  # steps of latency beyond T
 
 
-def find(name: str) -> Table:
-    """The table of that name."""
-    if name not in TABLES:
-        raise ConfigError(f"there is no table {name!r}; there are {', '.join(TABLES)}")
-    return TABLES[name]
+def frontier(waits: int = WAITS) -> Table:
+    """What accuracy costs in steps, spikes and energy, by the paper's pipelines and by ours."""
+    return Table(
+        name="frontier",
+        title="Accuracy against latency, spikes and energy",
+        about="The paper's pipelines, AUTO without waiting and within a latency, and the two-phase network, calibrated "
+        "with LCP: every layer waits T - 1 steps, which is the most that waiting can give.",
+        rows=(
+            Row(label="BASELINE", pipeline=BASELINE),
+            Row(label="LCP", pipeline=LCP),
+            Row(label="PC", pipeline=PC),
+            Row(label="ACP", pipeline=ACP),
+            Row(label="AUTO", pipeline=AUTO),
+            Row(label=f"AUTO, latency T+{waits}", pipeline=AUTO, way=Converted(f"+{waits}")),
+            Row(label="two-phase", pipeline=LCP, way=TwoPhase()),
+        ),
+        T=(2, 4, 8, 16, 32),
+        kind="frontier",
+        sizes=Sizes(seeds=1),
+    )
+
+
+OURS = {"frontier": frontier()}
+
+
+def find(name: str, waits: int | None = None) -> Table:
+    """The table of that name; `waits` is for the frontier."""
+    known = {**TABLES, **OURS}
+    if name not in known:
+        raise ConfigError(f"there is no table {name!r}; there are {', '.join(known)}")
+    if waits is None:
+        return known[name]
+    if name not in OURS:
+        raise ConfigError(f"--waits is for the table frontier, not for {name}")
+    return frontier(waits)

@@ -2,6 +2,8 @@
 
 import json
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from spikecal.data.prepare import Loader, Prepared
 from spikecal.data.sources import load_data, subset
 from spikecal.errors import ConfigError
 from spikecal.files import check_output, write_whole
-from spikecal.pipeline import ACP, BASELINE, LCP, Pipeline
+from spikecal.pipeline import ACP, BASELINE, LCP, Auto, Plan
 from spikecal.progress import Progress
 from spikecal.result import Result
 from spikecal.tasks.outcome import Line, Outcome, Table, duration, percent
@@ -27,10 +29,40 @@ TEST_IMAGES = 500
 FEWER_IMAGES, FEWER_ITERATIONS = 128, 50  # of weights calibration, so that the demo is short
 FASTER_RATE = 3e-3  # of Adam; at SGD's 1e-5 so few iterations change next to nothing
 QUICK_IMAGES, QUICK_STEPS = 200, (4, 8)
+AUTO_IMAGES = 128  # that AUTO calibrates on, a quarter of them held out: trying pipelines is dear
+WAITS = 10  # steps that an answer may come later than after T
+WAITS_TO = 8  # steps of the longest network that waits: placing waits is dear, and gains less the more steps there are
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: how networks are made, on how many images, and the latency they may have, up to which T."""
+
+    plan: Plan
+    images: int | None = None  # all of them
+    latency: str | None = None
+    most: int = max(STEPS)
+
+
+@dataclass(frozen=True)
+class Made:
+    """The networks of a row, and how they did."""
+
+    result: Result
+    seconds: float
+    runs: Mapping[int, Evaluation]
+
+    @property
+    def final(self) -> dict[int, float]:
+        return {T: run.accuracy[-1] for T, run in self.runs.items()}
+
+    @property
+    def longest(self) -> Evaluation:
+        return self.runs[max(self.runs)]
 
 
 def run_demo(out: Path, quick: bool, report: Path | None, seed: int, progress: Progress | None) -> Outcome:
-    """Convert the embedded ResNet-20 with three pipelines; a table, and in `out` a plot and the numbers."""
+    """Convert the embedded ResNet-20 in several ways; a table, and in `out` a plot and the numbers."""
     started = time.perf_counter()
     if report is not None:
         check_output(report)
@@ -40,59 +72,99 @@ def run_demo(out: Path, quick: bool, report: Path | None, seed: int, progress: P
         raise ConfigError(f"{out} cannot be made: {error.strerror}") from error
     steps = QUICK_STEPS if quick else STEPS
     model, card = load_model(MODEL)
-    calibration = Prepared(load_data("demo", "train"), card)
+    images = load_data("demo", "train")
     tested = subset(load_data("demo", "test"), QUICK_IMAGES if quick else TEST_IMAGES, seed)
     test = Loader(tested, card, BATCH)
     ann = accuracy(model, test)
     teacher = None if report is None else model  # a report also compares answers with the ANN's
-    runs: dict[str, dict[int, Evaluation]] = {}
-    results: dict[str, Result] = {}
-    seconds: dict[str, float] = {}
-    for name, pipeline in pipelines().items():
+    made: dict[str, Made] = {}
+    for name, row in rows().items():
         begun = time.perf_counter()
-        result = convert(model, calibration, T=steps, pipeline=pipeline, seed=seed, progress=progress)
-        seconds[name] = time.perf_counter() - begun
-        runs[name] = {T: evaluate(result.at(T), test, progress, ann=teacher) for T in steps}
-        results[name] = result
-    page = None if report is None else report_results(report, results, model, tested, card, runs, progress)
+        result = convert(
+            model,
+            Prepared(subset(images, row.images, seed), card),
+            T=[T for T in steps if T <= row.most],
+            pipeline=row.plan,
+            latency=row.latency,
+            seed=seed,
+            records=report is not None,
+            progress=progress,
+        )
+        seconds = time.perf_counter() - begun
+        runs = {T: evaluate(network, test, progress, ann=teacher) for T, network in result.networks.items()}
+        made[name] = Made(result, seconds, runs)
+    page = None
+    if report is not None:
+        pairs = {name: (of.result, of.runs) for name, of in made.items()}
+        page = report_results(report, pairs, model, tested, card, progress)
 
-    final = {name: {T: run.accuracy[-1] for T, run in of.items()} for name, of in runs.items()}
-    longest = {name: of[max(steps)] for name, of in runs.items()}
-    images = longest["LCP"].images
-    title = f"ResNet-20, CIFAR-10, {images:,} test images"
+    title = f"ResNet-20, CIFAR-10, {made['LCP'].longest.images:,} test images"
     plot, numbers = out / "accuracy.png", out / "demo.json"
-    accuracy_over_time({name: run.accuracy for name, run in longest.items()}, final, ann, title).savefig(plot)
+    _draw(made, ann, title, plot)
     facts: dict[str, Any] = {
         "model": MODEL,
-        "test_images": images,
-        "calibration_images": len(calibration),
+        "test_images": made["LCP"].longest.images,
+        "calibration_images": len(images),
         "seed": seed,
         "ann": ann,
-        "accuracy": final,
-        "after_every_step": {name: {T: list(run.accuracy) for T, run in of.items()} for name, of in runs.items()},
-        "conversion_seconds": seconds,
-        "pipelines": {name: pipeline.to_dict() for name, pipeline in pipelines().items()},
+        **_facts(made),
         "note": note(),
         "seconds": time.perf_counter() - started,
         **({} if page is None else {"report": page.facts()}),
     }
     write_whole(numbers, json.dumps(facts, indent=2) + "\n")
-    rows = [("ANN", *(percent(ann) for _ in steps), "")]
-    rows += [(name, *(percent(of[T]) for T in steps), f"{seconds[name]:.0f}") for name, of in final.items()]
-    table = Table(title, ("accuracy %", *(f">T={T}" for T in steps), ">conversion, s"), rows, note())
-    lines = [] if page is None else page.lines()
+    lines = [("ANN", *(percent(ann) for _ in steps), "")]
+    lines += [
+        (name, *(percent(of.final[T]) if T in of.final else "" for T in steps), f"{of.seconds:.0f}")
+        for name, of in made.items()
+    ]
+    table = Table(title, ("accuracy %", *(f">T={T}" for T in steps), ">conversion, s"), lines, note())
+    said = [] if page is None else page.lines()
     took = duration(time.perf_counter() - started)
-    return Outcome(facts, [table, *lines, Line(f"{plot} and {numbers}; {took} in all")])
+    return Outcome(facts, [table, *said, Line(f"{plot} and {numbers}; {took} in all")])
 
 
-def pipelines() -> dict[str, Pipeline]:
+def _draw(made: Mapping[str, Made], ann: float, title: str, path: Path) -> None:
+    """Curves of the longest networks, and the last points of all of them, by latency."""
+    curves = {name: of.longest.accuracy for name, of in made.items()}
+    points = {name: {run.latency: run.accuracy[-1] for run in of.runs.values()} for name, of in made.items()}
+    latencies = {name: of.longest.latency for name, of in made.items()}
+    accuracy_over_time(curves, points, ann, title, latencies).savefig(path)
+
+
+def _facts(made: Mapping[str, Made]) -> dict[str, Any]:
+    """By row, and in a row by T."""
+    return {
+        "accuracy": {name: of.final for name, of in made.items()},
+        "latency": {name: {T: run.latency for T, run in of.runs.items()} for name, of in made.items()},
+        "kept": {
+            name: {T: found["kept"] for T, found in of.result.origin.choices.items()}
+            for name, of in made.items()
+            if of.result.origin.choices
+        },
+        "after_every_step": {name: {T: list(run.accuracy) for T, run in of.runs.items()} for name, of in made.items()},
+        "conversion_seconds": {name: of.seconds for name, of in made.items()},
+        "pipelines": {name: row.plan.to_dict() for name, row in rows().items()},
+    }
+
+
+def rows() -> dict[str, Row]:
     shorter = ACP.changed(Weights, images=FEWER_IMAGES, iterations=FEWER_ITERATIONS, optimiser="adam", lr=FASTER_RATE)
-    return {"BASELINE": BASELINE, "LCP": LCP, "ACP": shorter}
+    auto = Auto(effort="low")
+    return {
+        "BASELINE": Row(BASELINE),
+        "LCP": Row(LCP),
+        "ACP": Row(shorter),
+        "AUTO": Row(auto, AUTO_IMAGES),
+        f"AUTO, latency T+{WAITS}": Row(auto, AUTO_IMAGES, f"+{WAITS}", WAITS_TO),
+    }
 
 
 def note() -> str:
     full = Weights()
     return (
         f"ACP is shortened here: its weights calibration has {FEWER_ITERATIONS} iterations of Adam on {FEWER_IMAGES} "
-        f"images, not {full.iterations:,} of SGD on {full.images:,}."
+        f"images, not {full.iterations:,} of SGD on {full.images:,}. So is AUTO: low effort on {AUTO_IMAGES} "
+        f"images. With latency T+{WAITS} layers may wait, and answers come up to {WAITS} steps later; those are shown "
+        f"up to T={WAITS_TO}."
     )

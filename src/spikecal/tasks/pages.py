@@ -82,20 +82,19 @@ def report_result(
 
 def report_results(
     path: Path,
-    results: Mapping[str, Result],
+    made: Mapping[str, tuple[Result, Mapping[int, Evaluation]]],
     ann: nn.Module,
     data: Data,
     card: Card,
-    runs: Mapping[str, Mapping[int, Evaluation]],
     progress: Progress | None,
 ) -> Written:
     """Several conversions of one network side by side, measured already."""
     seen: list[Seen] = []
-    for name, result in results.items():
+    for name, (result, runs) in made.items():
         result.describe(card=card.to_dict())
         source = from_result(name, result)
         seconds = result.timings.alone()
-        summary = Summary(data.name, "test", [runs[name][T] for T in sorted(runs[name])], seconds=seconds)
+        summary = Summary(data.name, "test", [runs[T] for T in sorted(runs)], seconds=seconds)
         first = seen[0][1] if seen else NOTHING
         teacher = first.graph or ann  # lowered once is enough
         seen.append((source, look(source, teacher, data, card, summary, samples=first.samples, progress=progress)))

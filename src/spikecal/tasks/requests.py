@@ -69,7 +69,7 @@ class Conversion:
     data: str | None
     data_root: Path | None
     steps: list[int] | None  # None: chosen for the latency
-    latency: str | None  # of each network: steps, or a multiple of T such as 2x
+    latency: str | None  # of each network: steps, a multiple of T such as 2x, or +10 for ten more than T
     pipeline: Plan
     images: int | None  # of every part, where the pipeline's own numbers are not wanted
     keep: tuple[str, ...]

@@ -1,0 +1,121 @@
+"""How a network is made of a row's pipeline: as `convert` does it, within a latency, or with every layer waiting."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from spikecal.arguments import home_of, image_dims, number_of_inputs
+from spikecal.calibration.images import collect
+from spikecal.calibration.sweep import StageRecord
+from spikecal.conversion import convert
+from spikecal.memory import free_memory
+from spikecal.phases import Context, run_phases
+from spikecal.pipeline import Auto, Plan
+from spikecal.progress import Progress
+from spikecal.snn.network import SpikingNetwork
+
+PLACEMENTS = 6  # networks that the search for waits tries, and the one it compares with once more
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What a network is made of."""
+
+    model: nn.Module
+    images: Any
+    plan: Plan
+    T: int
+    seed: int
+    workdir: Path | None
+    memory: int | None
+    progress: Progress
+
+
+@dataclass(frozen=True)
+class Made:
+    """A network, what each stage recorded, and which pipeline was kept where it was chosen."""
+
+    snn: SpikingNetwork
+    records: list[StageRecord]
+    kept: str | None = None
+
+
+class Way(ABC):
+    """A way to make a network. Ways are frozen: a cell has one, and is known by what it depends on."""
+
+    @abstractmethod
+    def make(self, order: Order) -> Made: ...
+
+    @abstractmethod
+    def depends(self) -> dict[str, Any]:
+        """What a figure depends on beside its pipeline and T."""
+
+    @abstractmethod
+    def times(self, plan: Plan) -> float:
+        """How many times what one calibration costs, about."""
+
+
+@dataclass(frozen=True)
+class Converted(Way):
+    """By `convert`, within a latency such as "+10"; without one no layer waits."""
+
+    latency: str | None = None
+
+    def make(self, order: Order) -> Made:
+        result = convert(
+            order.model,
+            order.images,
+            T=order.T,
+            pipeline=order.plan,
+            latency=self.latency,
+            seed=order.seed,
+            workdir=order.workdir,
+            memory=order.memory,
+            records=False,
+            progress=order.progress,
+        )
+        choice = result.origin.choices.get(order.T)
+        return Made(result.at(order.T), result.records, None if choice is None else choice["kept"])
+
+    def depends(self) -> dict[str, Any]:
+        return {} if self.latency is None else {"latency": self.latency}
+
+    def times(self, plan: Plan) -> float:
+        tried = plan.times if isinstance(plan, Auto) else 1.0
+        return tried if self.latency is None else tried + PLACEMENTS
+
+
+@dataclass(frozen=True)
+class TwoPhase(Way):
+    """Every layer waits T - 1 steps, so that it has read all of its input before it fires, and is calibrated so."""
+
+    def make(self, order: Order) -> Made:
+        pipeline = order.plan.fixed
+        plain = replace(pipeline, sweeps=())
+        bare = Converted().make(replace(order, plan=plain, workdir=None)).snn
+        waits = {stage.name: order.T - 1 for stage in bare.stages if stage.spiking}
+        network = SpikingNetwork(bare.graph, order.T, waits)
+        device, dtype = home_of(order.model)
+        inputs, dims = number_of_inputs(order.model), image_dims(order.model)
+        images = collect(order.images, pipeline.images, inputs, order.seed, dims)
+        context = Context(
+            ann=bare.graph.clone(),
+            images=[tuple(x.to(device, dtype) for x in image) for image in images],
+            pipeline=pipeline,
+            seed=order.seed,
+            micro_batch=None,
+            memory=free_memory() // 2 if order.memory is None else order.memory,
+            records=False,
+            progress=order.progress,
+            workdir=None,  # a sweep of biases is short
+        )
+        return Made(network, run_phases(context, network, 0.0))
+
+    def depends(self) -> dict[str, Any]:
+        return {"waits": "T-1"}
+
+    def times(self, plan: Plan) -> float:
+        return 1.0
