@@ -13,8 +13,8 @@ from spikecal.tasks import demo
 def test_table_plot_and_numbers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo, "STEPS", (1, 3))
-    monkeypatch.setattr(demo, "TEST_IMAGES", 40)
+    monkeypatch.setattr(demo, "STEPS", (1, 2))
+    monkeypatch.setattr(demo, "TEST_IMAGES", 20)
     monkeypatch.setattr(demo, "FEWER_IMAGES", 32)
     monkeypatch.setattr(demo, "FEWER_ITERATIONS", 2)
     monkeypatch.setattr(demo, "AUTO_IMAGES", 32)
@@ -30,10 +30,10 @@ def test_table_plot_and_numbers(
     assert err == ""
 
     facts = json.loads((tmp_path / "out" / "demo.json").read_text())
-    assert facts["test_images"] == 40
+    assert facts["test_images"] == 20
     assert facts["calibration_images"] == 1024
     for name in names:
-        assert list(facts["accuracy"][name]) == (["1"] if "latency" in name else ["1", "3"])
+        assert list(facts["accuracy"][name]) == (["1"] if "latency" in name else ["1", "2"])
         for T in facts["accuracy"][name]:
             curve = facts["after_every_step"][name][T]
             assert len(curve) == int(T)

@@ -1,5 +1,6 @@
 """Accuracy against what it costs: latency, spikes and energy."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ COSTS = {
     "spikes": ("spikes per image, in thousands", 1000),
     "energy": ("energy relative to the ANN", 1),
 }
+MARGIN = 0.2  # of a doubling
 STYLES = [*zip(COLOURS, MARKERS, strict=True), ("#555555", "X")]
 
 
@@ -58,8 +60,16 @@ def _draw(axes: Axes, panel: Panel, cost: str, unit: int) -> None:
         axes.plot(across, heights, color=colour, marker=marker, markersize=5, linewidth=1.5, label=name)
     axes.axhline(panel.ann, color="black", linestyle="--", linewidth=1.2, label="ANN")
     axes.set_xscale("log", base=2)
+    _limit(axes, [point.costs[cost] / unit for points in panel.curves.values() for point in points])
     axes.xaxis.set_major_locator(LogLocator(base=2, numticks=7))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:,.6g}"))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _limit(axes: Axes, values: Sequence[float]) -> None:
+    """From a power of two to another, so that there are ticks however near the values are to each other."""
+    if shown := [value for value in values if value > 0]:
+        low, high = math.floor(math.log2(min(shown))), math.ceil(math.log2(max(shown)))
+        axes.set_xlim(2 ** (low - MARGIN), 2 ** (high + MARGIN))

@@ -13,6 +13,8 @@ from spikecal.tasks.outcome import Line, Outcome, Table, duration
 if TYPE_CHECKING:
     from rich.console import Console
 
+WIDTH = 140  # of what goes to a file or another program: the summary has all of its columns in one line
+
 
 def show_json(value: Any) -> None:
     """Plain JSON on standard output, and nothing else there."""
@@ -75,7 +77,7 @@ def show_markdown(title: str, text: str) -> None:
 def _console() -> "Console":
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
+    return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, markup=False)
 
 
 class Bars:

@@ -24,6 +24,8 @@ def markdown(summary: Summary) -> str:
     parts = [f"# {summary['table']}: {summary['title']}", summary["about"]]
     if summary.get("command"):
         parts.append(f"```\n{summary['command']}\n```")
+    if summary["kind"] == "frontier":
+        parts.append(f"![{summary['title']}]({summary['table']}.png)")
     for network in summary["networks"]:
         parts += [f"## {heading(network)}", grid(*measured(summary, network))]
         parts += [grid(*measured(summary, network, of)) for of in further(summary["kind"]) if has(network, of)]
