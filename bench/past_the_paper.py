@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import spikecal
-from spikecal import LCP, PC, Bias, ClosedFormWeights, Pipeline, Potential, TemporalBias
+from spikecal import LCP, PC, Bias, ClosedFormWeights, Pipeline, Potential, ReadOut, RefineThreshold, TemporalBias
 from spikecal.calibration.calibrators import Update, mean_values
 from spikecal.calibration.divergence import divergences, standard_error
 from spikecal.calibration.regression import blocks_of
@@ -65,6 +65,9 @@ STEPWISE = Pipeline(sweeps=(ALL,))
 PIPELINES = {
     "LCP": LCP,
     "PC": PC,
+    "bias, read-out": Pipeline(sweeps=((Bias(),), ReadOut())),
+    "refined thresholds, bias": Pipeline(sweeps=((RefineThreshold(), Bias()),)),
+    "refined thresholds, temporal bias": Pipeline(sweeps=((RefineThreshold(), TemporalBias()),)),
     "closed form": Pipeline(sweeps=((ClosedFormWeights(),),)),
     "closed form, branches alone": Pipeline(sweeps=((BranchesAlone(),),)),
     "closed form, bias": Pipeline(sweeps=(BOTH,)),

@@ -110,7 +110,7 @@ def test_without_a_latency_nothing_waits_and_T_is_32(call: Run) -> None:
         (["--latency", "1.5"], "not '1.5'"),
         (["--latency", "²"], "not '²'"),
         (["--latency", "²x", "-T", 4], "not '²x'"),
-        (["--latency", "9" * 400 + "x", "-T", 4], "a multiple of T"),
+        (["--latency", "9" * 400 + "x", "-T", 4], "for twice T"),
         (["--latency", "0"], "not 0"),
         (["--latency", "2x"], "a latency of 2x needs a T"),
         (["--latency", "18", "-T", 8, "-T", 32], "T=32 cannot have a latency of 18"),
