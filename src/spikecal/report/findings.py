@@ -18,7 +18,10 @@ FEW_TESTED = 100
 WORSE = 1.05  # how much a calibrator may raise a layer's error before it is said
 NOTHING = 1e-6  # a relative error that is rounding
 PLACES, NAMED = 8, 4  # layers and networks that are named
-PLURAL = {"bias": "biases", "potential": "potentials", "weights": "weights"}
+PLURAL = {
+    "bias": "biases", "potential": "potentials", "weights": "weights", "temporal bias": "biases of steps",
+    "closed-form weights": "weights", "threshold": "thresholds",
+}  # fmt: skip
 
 Finding = dict[str, Any]
 Place = tuple[Facts, dict[str, Any]]  # a network and a layer of it
