@@ -62,7 +62,7 @@ def _draw(axes: Axes, panel: Panel, cost: str, unit: int) -> None:
     axes.set_xscale("log", base=2)
     _limit(axes, [point.costs[cost] / unit for points in panel.curves.values() for point in points])
     axes.xaxis.set_major_locator(LogLocator(base=2, numticks=7))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:,.6g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda tick, _: _power(tick)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
@@ -73,3 +73,8 @@ def _limit(axes: Axes, values: Sequence[float]) -> None:
     if shown := [value for value in values if value > 0]:
         low, high = math.floor(math.log2(min(shown))), math.ceil(math.log2(max(shown)))
         axes.set_xlim(2 ** (low - MARGIN), 2 ** (high + MARGIN))
+
+
+def _power(tick: float) -> str:
+    """A power of two in few characters: `64` or `1/32`."""
+    return f"{tick:,.0f}" if tick >= 1 else f"1/{1 / tick:,.0f}"
