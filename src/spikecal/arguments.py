@@ -61,7 +61,7 @@ def choices_of(T: int | Sequence[int] | None, latency: int | str | None) -> list
 
 def latency_of(latency: Any, T: int | None) -> int:
     """A latency in steps: a number of them, so many times T ("2x"), or T and so many more ("+10")."""
-    text = latency.strip() if isinstance(latency, str) else ""
+    text = latency.strip().lower() if isinstance(latency, str) else ""
     if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{0,9})?x|\+[0-9]{1,9}", text):
         if T is None:
             raise ConfigError(f"a latency of {text} needs a T: give T, or a latency in steps")

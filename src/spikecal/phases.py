@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 
 import torch
@@ -103,20 +103,21 @@ def set_threshold(op: Spike, theta: Tensor, T: int, pipeline: Pipeline) -> None:
 def run_phases(context: Context, network: SpikingNetwork, per_image: float) -> list[StageRecord]:
     """All phases of the pipeline, in order; `per_image` are the seconds of the ANN, for the estimate."""
     records: list[StageRecord] = []
+    aim = context.ann
     for index, phase in enumerate(context.phases()):
         if isinstance(phase, NetworkPhase):
-            context = replace(context, ann=on_whole_network(context, network, phase, index, per_image))
+            aim = on_whole_network(context, network, phase, index, per_image, aim)
         else:
-            records += sweep(context, network, phase, index, per_image)
+            records += sweep(context, network, phase, index, per_image, aim)
     return records
 
 
 def on_whole_network(
-    context: Context, network: SpikingNetwork, phase: NetworkPhase, index: int, per_image: float
+    context: Context, network: SpikingNetwork, phase: NetworkPhase, index: int, per_image: float, aim: Graph
 ) -> Graph:
-    """One phase on the whole network; returns what later sweeps aim at."""
+    """One phase on the whole network; returns what later sweeps aim at, which is `aim` so far."""
     rounding = partial(set_threshold, T=network.T, pipeline=context.pipeline)
-    whole = Whole(context.ann, network, context.images[: images_of(phase)], context.seed, rounding)
+    whole = Whole(context.ann, aim, network, context.images[: images_of(phase)], context.seed, rounding)
     key = f"T{network.T}/phase{index}"
     seconds = per_image * image_passes(phase, len(whole.images), network.T)
     context.progress.phase(f"T={network.T} {phase.label}", phase.rounds, seconds)
@@ -146,10 +147,15 @@ def image_passes(phase: Phase, images: int, T: int) -> float:
 
 
 def sweep(
-    context: Context, network: SpikingNetwork, calibrators: tuple[Calibrator, ...], index: int, per_image: float
+    context: Context,
+    network: SpikingNetwork,
+    calibrators: tuple[Calibrator, ...],
+    index: int,
+    per_image: float,
+    aim: Graph,
 ) -> list[StageRecord]:
-    """One pass of calibrators over a network; `per_image` are the seconds of the ANN, for the estimate."""
-    graph, T = context.ann, network.T
+    """One pass of calibrators over a network, towards `aim`; `per_image` is for the estimate."""
+    T = network.T
     used = context.images[: images_of(calibrators)]
     marks = sorted({min(c.images, len(used)) for c in calibrators})
     shapes, size = context.shapes, context.images_per_call(T)
@@ -160,12 +166,12 @@ def sweep(
     cache = Cache(max(0, context.memory - working), used[0][0].device, folder)
     try:
         return Sweep(
-            ann=graph,
+            ann=aim,
             network=network,
             calibrators=calibrators,
             index=index,
             batches=grouped,
-            shapes=_shapes(graph, grouped),
+            shapes=_shapes(aim, grouped),
             marks=marks,
             cache=cache,
             workdir=context.workdir,

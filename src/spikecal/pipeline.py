@@ -197,8 +197,12 @@ class Auto:
     potentials: Literal["neuron", "channel"] = "neuron"
 
     def __post_init__(self) -> None:
-        if self.effort not in EFFORTS:
+        if not isinstance(self.effort, str) or self.effort not in EFFORTS:
             raise ConfigError(f"effort is one of {', '.join(EFFORTS)}, not {self.effort!r}")
+        if self.images is not None and (type(self.images) is not int or self.images < 1):
+            raise ConfigError(f"AUTO needs at least one image, not {self.images!r}")
+        if self.potentials not in ("neuron", "channel"):
+            raise ConfigError(f"potentials are per neuron or per channel, not per {self.potentials!r}")
 
     @property
     def times(self) -> float:

@@ -44,7 +44,7 @@ def test_a_verdict_says_why_a_placement_is_not_the_one(other: Trial, verdict: st
             "waits dropped: none of them gained more than one standard",
         ),
         ([trial(T=2, gain=2.0, error=0.1, divergence=1.5)], 0, 16, "no layer waits: T = 4 without waits"),
-        ([], 0, 16, "the latency left no room"),
+        ([], 0, 16, "T and the latency left no room"),
         ([], 0, 1, "waiting was not tried: it takes at least 8 calibration images"),
     ],
 )

@@ -77,7 +77,7 @@ def tuned(
     before = quantised(network.graph, T, learnable(network.graph, T, rounding), rounding)
     phase = pipeline.sweeps[0]
     assert isinstance(phase, FineTune)
-    return network, on_whole_network(context, network, phase, 0, 0.0), before
+    return network, on_whole_network(context, network, phase, 0, 0.0, context.ann), before
 
 
 def distance(ann: Graph, graph: Graph, *inputs: Tensor) -> float:
@@ -122,7 +122,7 @@ def test_iterations_are_those_of_plain_autograd_and_adam() -> None:
         F.kl_div(scores.log_softmax(1), target, reduction="batchmean").backward()
         optimiser.step()
 
-    whole = Whole(context.ann, network, context.images, 0, rounding_by(context))
+    whole = Whole(context.ann, context.ann, network, context.images, 0, rounding_by(context))
     state = phase.start(whole)
     for number in range(3):
         state = phase.advance(whole, state, number)
@@ -136,7 +136,7 @@ def test_iterations_are_those_of_plain_autograd_and_adam() -> None:
 
 def test_rounds_draw_from_the_seed_and_their_number_alone() -> None:
     context = context_of(Small(), singly(images(12).double()), Pipeline())
-    whole = Whole(context.ann, waiting(context, T, 0), context.images, 3, rounding_by(context))
+    whole = Whole(context.ann, context.ann, waiting(context, T, 0), context.images, 3, rounding_by(context))
 
     def drawn(number: int, seed: int = 3) -> Tensor:
         return torch.cat([part[0] for part, _ in QUICK._batch(replace(whole, seed=seed), number)])
@@ -147,7 +147,7 @@ def test_rounds_draw_from_the_seed_and_their_number_alone() -> None:
 
 def test_large_images_are_learned_from_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     context = context_of(Small(), singly(images(12).double()), Pipeline())
-    whole = Whole(context.ann, waiting(context, T, 0), context.images, 0, rounding_by(context))
+    whole = Whole(context.ann, context.ann, waiting(context, T, 0), context.images, 0, rounding_by(context))
     start = QUICK.start(whole)
     once = QUICK.advance(whole, start, 0)
     monkeypatch.setattr("spikecal.calibration.finetune.LEARNED_FLOATS", 6000)

@@ -77,7 +77,9 @@ def test_a_phase_changes_the_network_and_what_the_sweep_after_it_aims_at() -> No
     x = images(8)
     moved = result.snn(x) - plain.snn(x)
     state = {"shift": torch.zeros(CLASSES)}
-    whole = Whole(result.snn.graph, result.snn, [(image[None],) for image in x], 0, lambda op, theta: None)
+    whole = Whole(
+        result.snn.graph, result.snn.graph, result.snn, [(image[None],) for image in x], 0, lambda op, theta: None
+    )
     for number in range(5):
         state = PIPELINE.sweeps[1].advance(whole, state, number)  # type: ignore[union-attr]
     torch.testing.assert_close(moved, state["shift"].expand_as(moved), atol=1e-4, rtol=1e-4)

@@ -13,7 +13,16 @@ from torch.nn import functional as F
 import spikecal
 from spikecal import Bias, ConfigError, Pipeline, Result, Weights
 from spikecal.arguments import latency_of
-from spikecal.choice.placement import by_depth, depths, placed, spread, steps_within, without_learning
+from spikecal.choice.placement import (
+    by_depth,
+    depths,
+    placed,
+    spare,
+    spread,
+    spread_up_to,
+    steps_within,
+    without_learning,
+)
 from spikecal.data.prepare import prepare
 from spikecal.data.sources import load_data
 from spikecal.graph.lowering.lower import lower
@@ -68,6 +77,38 @@ PARTS = {"train": 64, "test": 100}  # images of the demo
 )
 def test_waits_are_spread_in_proportion(weights: list[float], count: int, expected: list[int]) -> None:
     assert spread(weights, count) == expected
+
+
+@pytest.mark.parametrize(
+    ("most", "weights", "count", "expected"),
+    [
+        (3, [1, 1, 1], 3, [1, 1, 1]),
+        (1, [9, 1, 1], 2, [1, 1, 0]),  # what the first cannot take goes to the others
+        (2, [0, 1], 3, [1, 2]),  # to those without a share, if there is no other place
+        (1, [1, 1], 7, [1, 1]),
+        (0, [1, 1], 4, [0, 0]),
+    ],
+)
+def test_what_a_layer_cannot_wait_others_do(most: int, weights: list[float], count: int, expected: list[int]) -> None:
+    found = spread_up_to(most, weights, count)
+    assert sum(found) == sum(expected) and sorted(found) == sorted(expected)
+
+
+def test_a_branch_has_time_to_spare_until_its_output_is_the_latest() -> None:
+    all_stages = stages()
+    name = {stage.name: stage for stage in all_stages}
+    windows = Windows(8, all_stages, {stage.name: 1 for stage in all_stages if stage.spiking})
+    free = {n: spare(all_stages, windows, stage) for n, stage in name.items() if stage.spiking}
+    assert sorted(free.values()) == [0, 0, 0, 0, 2]  # the short branch joins after two layers more
+    near = next(
+        stage for stage in all_stages if not stage.spiking and len(stage.nodes) == 2 and stage.inputs[0] in free
+    )
+    assert spare(all_stages, windows, near) >= 0
+
+
+def test_one_step_leaves_no_room_for_waits() -> None:
+    found = converted(T=1, latency=9).origin.placements[1]
+    assert [trial["name"] for trial in found["tried"]] == ["no waits"]
 
 
 def test_depth_counts_layers_of_neurons_on_the_longest_way() -> None:

@@ -11,10 +11,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import spikecal
-from spikecal import ConfigError, ConversionError, Pipeline, SpikingNetwork, Weights
+from spikecal import (
+    Bias,
+    ClosedFormWeights,
+    ConfigError,
+    ConversionError,
+    FineTune,
+    Pipeline,
+    ReadOut,
+    RefineThreshold,
+    SpikingNetwork,
+    TemporalBias,
+    Weights,
+)
 from spikecal.analysis.energy import EnergyMeter
-from spikecal.graph.ops import Spike
+from spikecal.graph.ops import MaxPool, Spike
 from spikecal.neurons import Cells, IntegrateAndFire, Neuron, State
+from spikecal.pipeline import Phase
 from spikecal.snn.execute import Want
 from spikecal.snn.walk import Course
 
@@ -150,6 +163,28 @@ def test_own_neurons_are_calibrated(preset: str) -> None:
     wanted = model(x)
     measured = (wanted - result.snn(x)).square().sum() / wanted.square().sum()
     assert measured.item() == pytest.approx(result.records[-1].errors[-1][1], rel=1e-4)
+
+
+@pytest.mark.parametrize("neuron", [Ternary(), Burst()])
+@pytest.mark.parametrize(
+    "phases",
+    [
+        ((RefineThreshold(images=8, least=0.75, most=0.75, grid=1), TemporalBias(images=8)),),
+        ((ClosedFormWeights(images=8), Bias(images=8)),),
+        (FineTune(images=8, iterations=2), (Bias(images=8),), ReadOut(images=8)),
+    ],
+)
+def test_what_goes_past_the_paper_takes_own_neurons(neuron: Neuron, phases: tuple[Phase, ...]) -> None:
+    x = dyadic_images(8)
+    model = averaged() if neuron.alphabet[0] < 0 else dyadic()
+    snn = spikecal.convert(model, x, T=8, pipeline=Pipeline(neuron=neuron, sweeps=phases)).snn
+    expected = snn(x[:3])
+    stepped = [snn.step(x[:3]) for _ in range(8)]
+    assert torch.isfinite(expected).all() and torch.allclose(stepped[-1], expected, atol=1e-4)
+    for node in snn.graph.nodes.values():
+        if isinstance(node.op, MaxPool) and node.op.unit is not None:  # pools follow the thresholds before them
+            before = snn.graph.nodes[node.inputs[0]].op
+            assert isinstance(before, Spike) and torch.equal(node.op.unit, before.height(1).expand_as(node.op.unit))
 
 
 def test_max_pools_take_levels_but_no_negative_ones() -> None:

@@ -19,13 +19,14 @@ class Search:
     tried: tuple[Trial, ...]
     kept: Trial | None
     images: int  # held out, to compare them on
+    overruled: str | None = None  # by the pipeline that AUTO chose, which does as well without waits
 
     def verdict(self, trial: Trial) -> str:
         """Why a placement was kept, or why it was not."""
         if trial is self.kept:
             return "kept"
         if not trial.waits or trial.better:
-            return "not the lowest divergence"
+            return "not the lowest divergence" if self.overruled is None else "better for LCP alone"
         return "no gain" if trial.gain <= 0 else "within chance" if trial.gain <= trial.error else "gains too little"
 
     def why(self) -> str:
@@ -35,13 +36,15 @@ class Search:
             return "the waits of this network are none of those that were tried"
         if not waiting and self.images < 2:
             return f"waiting was not tried: it takes at least {NEEDED} calibration images to tell whether it helps"
+        if self.overruled is not None:
+            return f"waits dropped: they help LCP, but the pipeline that was chosen ({self.overruled}) does without"
         if self.kept.waits:
-            rule = f"they beat the network without waits by more than one standard error and {100 * WORTH:g} %"
+            rule = f"they beat the network without waits by more than one standard error and by {100 * WORTH:g} %"
             return f"waits kept: {rule}, and have the lowest divergence"
         if any(trial.better for trial in waiting):
             return f"no layer waits: T = {self.kept.T} without waits has the lowest divergence"
         if not waiting:
-            return "no layer waits: the latency left no room for it"
+            return "no layer waits: T and the latency left no room for it"
         return f"waits dropped: none of them gained more than one standard error and {100 * WORTH:g} %"
 
     def to_dict(self) -> dict[str, Any]:
@@ -102,11 +105,13 @@ def search_of(found: Mapping[str, Any], T: int, waits: Mapping[str, int]) -> Sea
     """
     tried = tuple(_trial(entry) for entry in found["tried"])
     kept = next((trial for trial in tried if trial.T == T and trial.waits == waits), None)
-    return Search(tried, kept, int(found["images"]))
+    overruled = found.get("overruled")
+    return Search(tried, kept, int(found["images"]), None if overruled is None else str(overruled))
 
 
 def _trial(entry: Mapping[str, Any]) -> Trial:
-    numbers = (float(entry[name]) for name in ("divergence", "gain", "error"))
+    found = (entry[name] for name in ("divergence", "gain", "error"))
+    numbers = (math.nan if number is None else float(number) for number in found)
     waits = {str(name): int(wait) for name, wait in entry["waits"].items()}
     return Trial(str(entry["name"]), int(entry["T"]), int(entry["latency"]), waits, *numbers)
 

@@ -46,7 +46,7 @@ class ReadOut(NetworkPhase):
     def finish(self, whole: Whole, state: State) -> Graph:
         whole.network.warm_up = int(state["warm_up"])
         whole.network.reset()
-        return whole.ann
+        return whole.aim
 
 
 def warm_ups(T: int) -> list[int]:

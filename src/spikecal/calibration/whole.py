@@ -18,12 +18,13 @@ State = dict[str, Tensor]  # all that a phase knows after a round; saved and loa
 
 @dataclass(frozen=True)
 class Whole:
-    """What a phase works on. `ann` is what sweeps aim at: the graph before any change.
+    """What a phase works on. `ann` is the graph before any change; `aim` is what sweeps aim at, the ANN at first.
 
     `set_threshold` gives neurons a threshold and the half step of rounding that goes with it.
     """
 
     ann: Graph
+    aim: Graph
     network: SpikingNetwork
     images: Sequence[Inputs]
     seed: int
@@ -64,5 +65,5 @@ class NetworkPhase:
         raise NotImplementedError
 
     def finish(self, whole: Whole, state: State) -> Graph:
-        """Put the result into the network. Returns what later sweeps aim at: `whole.ann`, or a graph just like it."""
+        """Put the result into the network. Returns what later sweeps aim at: `whole.aim`, or a graph just like it."""
         raise NotImplementedError

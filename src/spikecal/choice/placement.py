@@ -6,7 +6,7 @@ spread over the depths, evenly or by how uneven the spikes are there; branches w
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from spikecal.snn.network import SpikingNetwork
 from spikecal.snn.windows import Windows
 
 WORTH = 0.01  # of the divergence: what a placement must gain at least
+LEAST = 1e-4  # divergence that nobody would see
 FREE = 2  # steps that a stage with time to spare waits at most beyond its depth's
 SHARES = (1.0, 0.7, 0.5)  # of the waits that the latency allows: more of them are not always better
 STEPS = (1.0, 0.75, 0.5, 1 / 3)  # of the latency, where T is free
@@ -43,10 +44,13 @@ class Trial:
     @property
     def better(self) -> bool:
         """Whether it is worth its latency: beyond chance, and more than rounding."""
-        return self.gain > max(self.error, WORTH * (self.divergence + self.gain))
+        return self.gain > max(self.error, LEAST, WORTH * (self.divergence + self.gain))
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "waits": dict(self.waits)}
+        """Plain data, as JSON has it: what was not measured is None."""
+        facts = {field.name: getattr(self, field.name) for field in fields(self)}
+        missing = {name: None for name, fact in facts.items() if isinstance(fact, float) and not math.isfinite(fact)}
+        return {**facts, **missing, "waits": dict(self.waits)}
 
 
 @dataclass(frozen=True)
@@ -56,9 +60,11 @@ class Placement:
     kept: Trial
     tried: tuple[Trial, ...]
     images: int  # held out
+    overruled: str | None = None  # by this pipeline, which AUTO chose and which does as well without waits
 
     def to_dict(self) -> dict[str, Any]:
         return {
+            **({} if self.overruled is None else {"overruled": self.overruled}),
             "kept": self.kept.name,
             "T": self.kept.T,
             "images": self.images,
@@ -85,7 +91,8 @@ class Search:
 
     def _trials(self, T: int) -> Iterator[Trial]:
         """No waits, all that the latency allows in two ways, then fewer in the better way."""
-        budget = self.latency - T
+        stages = partition(self.context.ann)
+        budget = min(self.latency - T, (T - 1) * len(set(depths(stages).values())))  # no wait is longer than T - 1
         counts = sorted({round(share * budget) for share in SHARES} - {0, budget}, reverse=True)
         total = 1 if budget == 0 else 3 + len(counts)
         seconds = total * self._held.passes(self._pipeline, T) * self.per_image
@@ -94,7 +101,6 @@ class Search:
         yield Trial("no waits", T, T, {}, float(without.mean()))
         if budget == 0:
             return
-        stages = partition(self.context.ann)
         profiles = {"evenly": dict.fromkeys(depths(stages).values(), 1.0), "by unevenness": by_depth(stages, found)}
         first = [self._tried(name, profiles[name], T, budget, i, without) for i, name in enumerate(profiles, 1)]
         yield from first
@@ -142,18 +148,36 @@ def by_depth(stages: Sequence[Stage], found: Mapping[str, float]) -> dict[int, f
 
 def placed(stages: Sequence[Stage], T: int, profile: Mapping[int, float], count: int) -> dict[str, int]:
     """`count` waits spread over the depths in proportion to `profile`, and what is free beside them."""
-    shares = spread([profile[depth] for depth in sorted(profile)], count)
+    shares = spread_up_to(T - 1, [profile[depth] for depth in sorted(profile)], count)
     at_depth = dict(zip(sorted(profile), shares, strict=True))
-    waits = {name: min(at_depth[depth], T - 1) for name, depth in depths(stages).items()}
-    windows = Windows(T, stages, waits)
-    for stage in stages:
-        start = windows.starts[stage.name]
-        spare = (
-            min((windows.arrival(reader) for reader in stages if stage.name in reader.inputs), default=start) - start
-        )
-        if stage.spiking and spare > 0:
-            waits[stage.name] = min(waits[stage.name] + min(spare, FREE), T - 1)
+    waits = {name: at_depth[depth] for name, depth in depths(stages).items()}
+    for stage in stages:  # front to back: what a stage takes, those behind it no longer have
+        if stage.spiking:
+            free = min(spare(stages, Windows(T, stages, waits), stage), FREE)
+            waits[stage.name] = min(waits[stage.name] + free, T - 1)
     return {name: wait for name, wait in waits.items() if wait}
+
+
+def spare(stages: Sequence[Stage], windows: Windows, stage: Stage) -> int:
+    """How many steps later the value of a stage could start without any output being later than the latest is."""
+    latest: dict[str, int] = {}
+    for reader in reversed(stages):
+        start = latest.get(reader.name, windows.end - windows.T)
+        for name in reader.inputs:
+            latest[name] = min(latest.get(name, start), start - windows.waits.get(reader.name, 0))
+    return latest.get(stage.name, windows.end - windows.T) - windows.starts[stage.name]
+
+
+def spread_up_to(most: int, weights: Sequence[float], count: int) -> list[int]:
+    """The same with no number above `most`: what is cut off goes to the others, in proportion."""
+    found = [0] * len(weights)
+    while count > 0 and any(wait < most for wait in found):
+        open_ones = [weight if wait < most else 0.0 for weight, wait in zip(weights, found, strict=True)]
+        more = spread(open_ones if any(open_ones) else [float(wait < most) for wait in found], count)
+        added = [min(most - wait, extra) for wait, extra in zip(found, more, strict=True)]
+        found = [wait + extra for wait, extra in zip(found, added, strict=True)]
+        count -= sum(added)
+    return found
 
 
 def spread(weights: Sequence[float], count: int) -> list[int]:

@@ -5,7 +5,7 @@ images. How many are tried is a matter of effort: a multiple of what LCP costs.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -33,8 +33,7 @@ class Tried(Trial):
         return self.gain > self.error
 
     def to_dict(self) -> dict[str, Any]:
-        facts = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**facts, "waits": dict(self.waits), "pipeline": self.pipeline.to_dict()}
+        return {**super().to_dict(), "pipeline": self.pipeline.to_dict()}
 
 
 @dataclass(frozen=True)
@@ -91,22 +90,26 @@ class Chooser:
             return Selection(alone, (alone,), self._held.count, self._auto.effort)
         plan = self.plan(T)
         passes = sum(self._held.passes(candidate.pipeline, T) for candidate in plan)
+        if rival is not None:
+            passes += max(self._held.passes(candidate.pipeline, rival.T) for candidate in plan)
         self._held.context.progress.phase(f"T={T} pipelines", len(plan) + (rival is not None), passes * self._per_image)
         lcp = self._divergences(plan[0], T, waits)
         tried = [self._tried(plan[0], T, latency, waits, lcp, lcp)]
         tried += [self._tried(c, T, latency, waits, self._divergences(c, T, waits), lcp) for c in plan[1:]]
-        best = min(tried, key=lambda one: one.divergence)
-        if rival is not None:
-            candidate = Candidate(best.name, best.pipeline)
-            found = self._divergences(candidate, rival.T, rival.waits)
-            tried.append(self._tried(candidate, rival.T, rival.latency, rival.waits, found, lcp))
         kept = min((one for one in tried if one is tried[0] or one.better), key=lambda one: one.divergence)
+        if rival is not None:
+            candidate = Candidate(kept.name, kept.pipeline)
+            late, found = (self._divergences(candidate, *of) for of in ((T, waits), (rival.T, rival.waits)))
+            tried.append(self._tried(candidate, rival.T, rival.latency, rival.waits, found, lcp))
+            gains = found - late
+            if float(gains.mean()) <= standard_error(gains):  # waiting has to be worth it for this pipeline, too
+                kept = tried[-1]
         return Selection(kept, tuple(tried), self._held.count, self._auto.effort)
 
     def plan(self, T: int) -> list[Candidate]:
         """LCP, and those of the others that the effort has time for: to try them, and to convert with the dearest."""
         lcp = Candidate(LCP_NAME, self._lcp)
-        whole = self._cost(lcp, T) + self._lcp.threshold.images
+        whole = self._whole(lcp, T)
         left = SLACK * self._auto.times * whole - whole - self._held.passes(lcp.pipeline, T)
         chosen, dearest = [lcp], 0.0
         for candidate in candidates(self._auto):
@@ -118,7 +121,14 @@ class Chooser:
         return chosen
 
     def _cost(self, candidate: Candidate, T: int) -> float:
-        return sum(image_passes(phase, images_of(phase), T) for phase in candidate.pipeline.sweeps)
+        """Of calibrating with it on all images, in passes of the ANN over one image."""
+        images = len(self._held.context.images)
+        return sum(image_passes(phase, min(images_of(phase), images), T) for phase in candidate.pipeline.sweeps)
+
+    def _whole(self, candidate: Candidate, T: int) -> float:
+        """The same, and thresholds before it."""
+        thresholds = min(candidate.pipeline.threshold.images, len(self._held.context.images))
+        return thresholds + self._cost(candidate, T)
 
     def _divergences(self, candidate: Candidate, T: int, waits: Mapping[str, int]) -> Tensor:
         key = f"T{T}/auto/{'waiting' if waits else 'at once'}/{candidate.name}"
@@ -127,8 +137,7 @@ class Chooser:
     def _tried(
         self, candidate: Candidate, T: int, latency: int, waits: Mapping[str, int], found: Tensor, lcp: Tensor
     ) -> Tried:
-        gains, threshold = lcp - found, self._lcp.threshold.images
-        cost = (threshold + self._cost(candidate, T)) / (threshold + self._cost(Candidate(LCP_NAME, self._lcp), T))
+        gains, cost = lcp - found, self._whole(candidate, T) / self._whole(Candidate(LCP_NAME, self._lcp), T)
         return Tried(
             candidate.name, T, latency, dict(waits), float(found.mean()), float(gains.mean()), standard_error(gains),
             pipeline=candidate.pipeline, cost=cost,
@@ -162,6 +171,8 @@ def decide(plan: Plan, held: HeldOut, steps: Sequence[int], latency: int | None,
     if isinstance(plan, Auto):
         selection, placement = Chooser(held, plan, per_image).run(steps, latency)
         kept = selection.kept
+        if placement is not None and kept.waits != placement.kept.waits:
+            placement = replace(placement, overruled=kept.name)
         return Decision(kept.T, dict(kept.waits), kept.pipeline, placement, selection)
     if latency is None:
         return Decision(steps[0], {}, plan)

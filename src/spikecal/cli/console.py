@@ -18,7 +18,7 @@ WIDTH = 140  # of what goes to a file or another program: the summary has all of
 
 def show_json(value: Any) -> None:
     """Plain JSON on standard output, and nothing else there."""
-    typer.echo(json.dumps(value, indent=2, default=str))
+    typer.echo(json.dumps(value, indent=2, default=str, allow_nan=False))
 
 
 def show(outcome: Outcome, machine: bool) -> None:

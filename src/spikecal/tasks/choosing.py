@@ -26,8 +26,8 @@ def _tried(T: str, found: Mapping[str, Any]) -> Table:
             one["name"],
             str(one["T"]),
             str(one["latency"]),
-            f"{one['divergence']:.4f}",
-            f"{one['gain']:.4f} ± {one['error']:.4f}" if i else "",
+            "–" if one["divergence"] is None else f"{one['divergence']:.3g}",
+            f"{one['gain']:.3g} ± {one['error']:.2g}" if i else "",
             f"{one['cost']:.1f}",
         )
         for i, one in enumerate(found["tried"])

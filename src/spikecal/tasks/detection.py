@@ -24,6 +24,7 @@ from spikecal.progress import Progress
 from spikecal.report.content import NOTHING
 from spikecal.report.detections import look_at_detector
 from spikecal.report.source import Source, from_result
+from spikecal.tasks.choosing import choice_lines
 from spikecal.tasks.detector_training import train_detector
 from spikecal.tasks.outcome import (
     Line,
@@ -103,6 +104,7 @@ class Detection:
         parts: list[Table | Line] = [*asides(images.told())]
         parts += asides([] if held_out is None else held_out.told("test images"))
         parts += precision_tables(str(asked.output), found, timings(made.body))
+        parts += choice_lines(made.body.origin.choices)
         parts += waiting_lines(timings(made.body))
         parts += unreadable_lines(made.unreadable | _unreadable(found))
         parts += asides([f"no summary: {why}"] if why and asked.test > 0 else [])

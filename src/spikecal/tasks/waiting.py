@@ -63,4 +63,4 @@ def _tried(T: int, search: Mapping[str, Any]) -> Table:
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"
+    return "–" if value is None else f"{value:.3g}"

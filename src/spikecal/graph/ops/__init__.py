@@ -107,7 +107,7 @@ class Spike(Op):
             channel = self.channel - 1 if self.channel > 0 else -1
             own["v_init"] = self.v_init * along(factor, channel, self.v_init.ndim)
         scaled = {name: t if name == "v_init" and t.ndim > 1 else t * factor for name, t in own.items()}
-        return type(self)(**self.config(), **{**self.tensors(), **scaled})
+        return type(self)(**{**self.config(), "neuron": self.neuron}, **{**self.tensors(), **scaled})
 
     def height(self, ndim: int) -> Tensor:
         """The threshold, which is also the height of a spike, to broadcast against `ndim` dimensions."""
