@@ -321,7 +321,9 @@ def test_delay_lines_are_counted_by_hand_and_beside_the_synapses() -> None:
     assert energy.ratio == pytest.approx(synapses / energy.ann_pj)
     everything = [AC_PJ * sum(side) for side in zip(*lines.values(), strict=True)]
     assert energy.ratio_with_all == pytest.approx((synapses + everything[1]) / (energy.ann_pj + everything[0]))
-    assert "delay lines" not in {line.name for line in measure_energy(plain, x).lines}
+    assert energy.delayed == pytest.approx(0.9 * lines["delay lines"][1] / energy.ann_pj)
+    without = measure_energy(plain, x)
+    assert "delay lines" not in {line.name for line in without.lines} and without.delayed == 0
 
 
 def test_batches_add_up_and_evaluate_has_it() -> None:

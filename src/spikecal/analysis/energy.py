@@ -31,6 +31,7 @@ from spikecal.graph.ops import (
 from spikecal.snn.execute import Shapes, shapes_of
 from spikecal.snn.network import SpikingNetwork
 
+DELAY_LINES = "delay lines"  # the name of their line
 MAC_PJ, AC_PJ = 4.6, 0.9
 Kind = Literal["once", "spikes", "analog", "skip"]
 
@@ -109,6 +110,12 @@ class Energy:
     def ratio_with_all(self) -> float | None:
         ann = self.ann_pj + AC_PJ * sum(line.ann for line in self.lines)
         return (self.snn_pj + AC_PJ * sum(line.snn for line in self.lines)) / ann if ann else None
+
+    @property
+    def delayed(self) -> float | None:
+        """Energy of the delay lines alone, as a share of the ANN's; they are not in `ratio`."""
+        held = sum(line.snn for line in self.lines if line.name == DELAY_LINES)
+        return AC_PJ * held / self.ann_pj if self.ann_pj else None
 
     @property
     def break_even(self) -> float | None:
@@ -261,7 +268,7 @@ class EnergyMeter:
         """
         if value.kind != "once":
             held = self.T * size if value.spikes is None else float(value.spikes.sum(dtype=torch.float64))
-            self._line("delay lines", 0, lead * held)
+            self._line(DELAY_LINES, 0, lead * held)
 
     def _weighted(self, node: Node, read: _Value, shapes: Shapes, n: int) -> _Value:
         op = node.op

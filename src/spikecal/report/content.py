@@ -126,7 +126,9 @@ def _facts(source: Source, measured: Measured, T: int) -> dict[str, Any]:
         "calibration_images": _calibration_images(source),
         "distilled": source.distilled,
         "optimised": source.optimised,
-        **dict.fromkeys(("score", "agreement", "ann", "curve", "first", "energy", "energy_all", "break_even")),
+        **dict.fromkeys(
+            ("score", "agreement", "ann", "curve", "first", "energy", "energy_all", "delayed", "break_even")
+        ),
         **dict.fromkeys(("rate", "spikes", "images", "data", "split", "origin", "measure", "map50", "ann50")),
     }
     summary, energy = measured.summary, measured.energy.get(T)
@@ -142,7 +144,12 @@ def _facts(source: Source, measured: Measured, T: int) -> dict[str, Any]:
         facts |= {"energy": kept["energy_ratio"], "spikes": kept.get("spikes")}
         facts["measure"] = whole["measure"] if kept["score"] is not None else "agreement"
     if energy is not None:
-        facts |= {"energy": energy.ratio, "energy_all": energy.ratio_with_all, "break_even": energy.break_even}
+        facts |= {
+            "energy": energy.ratio,
+            "energy_all": energy.ratio_with_all,
+            "delayed": energy.delayed,
+            "break_even": energy.break_even,
+        }
         facts["spikes"] = energy.spikes
     if facts["rate"] is None:
         facts["rate"] = _recorded_rate(source, T)

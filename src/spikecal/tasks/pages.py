@@ -22,7 +22,7 @@ from spikecal.tasks.outcome import Line, size
 
 NETWORK_FACTS = (
     "label", "T", "latency", "interval", "waiting", "spikes", "score", "agreement", "ann", "first", "energy",
-    "energy_all", "break_even", "rate", "seconds",
+    "energy_all", "delayed", "break_even", "rate", "seconds",
     "images", "data", "split", "origin", "measure", "map50", "ann50",
 )  # fmt: skip
 

@@ -73,13 +73,15 @@ def summary_table(title: str, summary: Summary) -> Table:
             row |= {"as the ANN %": percent(e.agreement[-1]), "near from step": "–" if step is None else str(step)}
         if e.energy is not None and e.energy.ratio is not None:
             row["energy %"] = f"{100 * e.energy.ratio:.1f}"
+            if e.energy.delayed:
+                row["delay lines %"] = f"{100 * e.energy.delayed:.1f}"
             row["break-even T"] = "–" if e.energy.break_even is None else f"{e.energy.break_even:.1f}"
         if e.T in summary.seconds:
             row["conversion s"] = f"{summary.seconds[e.T]:.1f}"
         rows.append(row)
     order = (
-        "T", *TIMES, "accuracy %", "as the ANN %", "near from step", "spikes", "energy %", "break-even T", "fires %",
-        "conversion s",
+        "T", *TIMES, "accuracy %", "as the ANN %", "near from step", "spikes", "energy %", "delay lines %",
+        "break-even T", "fires %", "conversion s",
     )  # fmt: skip
     columns = [name for name in order if any(row.get(name) for row in rows)]
     caption = f"{summary.images:,} {summary.split} images of {summary.data}"
