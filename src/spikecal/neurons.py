@@ -72,7 +72,7 @@ class IntegrateAndFire(Neuron):
     alphabet = (0, 1)
 
     def advance(self, current: Tensor, state: State, cells: Cells, steps: int) -> Iterator[Tensor]:
-        """As ever.
+        """Integrate, fire, subtract.
 
         In place and in floats throughout: the loop is bound by memory, and comparisons into booleans are slow. The
         bias is added to all potentials at the end; until then the potential to reach falls by it, which is the same.
