@@ -248,7 +248,7 @@ class SpikingNetwork(nn.Module):
         return tuple(x.to(dtype) for x in inputs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """As every module does; networks of one conversion share memory where they are equal, and the others keep theirs."""
+        """As modules do. Networks of one conversion share memory where they are equal: the others keep theirs."""
         for parameter in self.parameters():
             parameter.data = parameter.data.clone()
         return super().load_state_dict(*args, **kwargs)
