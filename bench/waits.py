@@ -7,7 +7,8 @@ and tested on the first 2,000 test images: `below` is how many points they are b
 has one without them beside it, of the same T (`T`) or, where T is chosen too, of T = latency (`free`); `gain` is what
 waiting gains over it, in points, and `error` its standard error, paired over images. With photographs as in
 bench/imagenet_samples.py there are rows of an ImageNet network, calibrated on 128 of them and tested on 100.
-`delayed` has rows whose skips take delay lines where they charge the membrane early otherwise: what that gains.
+`delayed` compares skips that charge the membrane early with delay lines, in networks that are the same otherwise: every
+layer waits one step, so that every skip leads. `gain` is what delay lines gain, `changed` the answers that differ.
 """
 
 import json
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 
 import spikecal
 from spikecal.analysis.energy import EnergyMeter
+from spikecal.choice.placement import Placement, Trial
 from spikecal.data.images import shuffled
 from spikecal.data.prepare import Loader, prepare
 from spikecal.data.sources import load_data
@@ -38,7 +40,7 @@ RESULT = Path(__file__).parent / "results" / "waits.json"
 CALIBRATION, TESTED, BATCH = 1024, 2000, 100
 PHOTOGRAPHS, FEW = 128, 100
 PIPELINES = ("lcp", "pc")
-SKIPS = ("resnet20", "resnet20-nobn", "resnet56")  # that have skips into neurons
+EARLY = {"resnet20": 8, "resnet20-nobn": 8, "resnet56": 16}  # networks with skips into neurons, and a T for each
 EMBEDDED = ("resnet20", "resnet20-nobn")
 # network -> T and latency; those with T = None are `free`
 ROWS: dict[str, list[tuple[int | None, int]]] = {
@@ -118,12 +120,40 @@ def main(root: Path | None, files: dict[str, Path]) -> None:
         beside = row if latency is None else beside
         if row not in rows:
             put(found, "rows", row, measured(subject(name), pipeline, T, latency), beside if latency else None)
-    for name in names:
-        for T, latency in ROWS[name]:
-            row = f"{name}, lcp, T={T}, latency {latency}"
-            if name in SKIPS and T and row not in found.setdefault("delayed", {}):
-                with patch("spikecal.snn.windows.gathers", lambda stage: False):
-                    put(found, "delayed", row, measured(subject(name), "lcp", T, latency), row)
+    for name, T in EARLY.items():
+        if name in names:
+            compare_skips(found.setdefault("delayed", {}), subject(name), name, T)
+            write_whole(RESULT, json.dumps(found, indent=1) + "\n")
+
+
+def compare_skips(found: dict[str, Any], one: Subject, name: str, T: int) -> None:
+    """Skips that charge early, and the same network with delay lines. Every layer waits 1, so that every skip leads."""
+    row = f"{name}, lcp, T={T}, every layer waits 1"
+    if row in found:
+        return
+    early = everywhere(one, T)
+    with patch("spikecal.snn.windows.gathers", lambda stage: False):
+        delayed = everywhere(one, T)
+        leads = sum(bool(delayed.windows.delays(stage)) for stage in delayed.stages if stage.spiking)
+        late = facts_of(one, delayed)
+    facts = facts_of(one, early)
+    gains = 100 * (unpacked(late["answers"]) - unpacked(facts["answers"]))
+    found[row] = {
+        "T": T, "latency": early.latency, "skips": leads, "early": facts["below"], "delayed": late["below"],
+        "changed": int(gains.count_nonzero()), "gain": float(gains.mean()),
+        "error": float(gains.std()) / len(gains) ** 0.5,
+    }  # fmt: skip
+    print(row, found[row], flush=True)
+
+
+def everywhere(one: Subject, T: int) -> spikecal.SpikingNetwork:
+    """By LCP, with every layer waiting one step: no search, so that nothing differs but what is compared."""
+    plain = spikecal.convert(one.model, one.seen, T=T, pipeline="baseline", records=False).snn
+    waits = {stage.name: 1 for stage in plain.stages if stage.spiking}
+    latency = spikecal.SpikingNetwork(plain.graph, T, waits).latency
+    kept = Trial("everywhere", T, latency, waits, 0.0)
+    with patch("spikecal.choice.placement.Search.run", lambda self, steps: Placement(kept, (kept,), 0)):
+        return spikecal.convert(one.model, one.seen, T=T, latency=latency, pipeline="lcp", records=False).snn
 
 
 def put(found: dict[str, Any], part: str, row: str, facts: dict[str, Any], beside: str | None) -> None:

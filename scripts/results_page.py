@@ -221,8 +221,20 @@ def _timed(of: dict[str, Any]) -> list[str]:
 
 
 def _delayed(rows: dict[str, dict[str, Any]]) -> str:
-    lines = [[row, plus_minus(of["gain"], of["error"], 1)] for row, of in rows.items()]
-    return grid(["", "gain of delay lines, points"], lines)
+    """Skips that charge early and delay lines, in networks that are the same otherwise."""
+    lines = [
+        [row, str(of["skips"]), f"{of['early']:.1f}", f"{of['delayed']:.1f}", str(of["changed"]),
+         plus_minus(of["gain"], of["error"], 1)]
+        for row, of in rows.items()
+    ]  # fmt: skip
+    columns = [
+        "sums with a skip that leads",
+        "early charge",
+        "delay lines",
+        "answers that differ",
+        "gain of delay lines",
+    ]
+    return grid(["", *columns], lines)
 
 
 def _tuned(rows: dict[str, dict[str, Any]]) -> str:
