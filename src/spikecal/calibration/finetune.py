@@ -15,8 +15,7 @@ from spikecal.calibration.samples import LEARNED_FLOATS
 from spikecal.calibration.whole import NetworkPhase, State, Whole
 from spikecal.errors import ConfigError
 from spikecal.graph.graph import Graph
-from spikecal.graph.ops import MaxPool
-from spikecal.graph.passes import set_pool_units
+from spikecal.graph.passes import update_pool_units
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # Adam's own
 
@@ -101,8 +100,7 @@ class FineTune(NetworkPhase):
         values = {key: value.to(whole.images[0][0].device) for key, value in _part(state, "value").items()}
         aim = quantised(graph, whole.network.T, values, whole.set_threshold)
         put_into(graph, aim, whole.set_threshold)
-        if any(isinstance(node.op, MaxPool) and node.op.unit is not None for node in graph.nodes.values()):
-            set_pool_units(graph, whole.network.course(whole.images[0]).shapes)
+        update_pool_units(graph, whole.network.course(whole.images[0]).shapes)
         return aim
 
     def _batch(self, whole: Whole, number: int) -> Iterator[tuple[Inputs, float]]:

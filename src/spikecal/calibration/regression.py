@@ -232,7 +232,7 @@ def at_the_end(view: StageView, call: range, current: Tensor) -> tuple[Tensor, T
     if not view.output:
         most = end.neuron.alphabet[-1] * cells.theta
         current = current + (cells.own_charge(view.T) - cells.theta / 2) / view.T
-    least = z if end.neuron.alphabet[0] < 0 else -torch.inf  # what can say less than nothing should not
+    least = z if end.neuron.alphabet[0] < 0 else -torch.inf  # neurons with negative levels must not undershoot
     low = torch.where(z > 0, z.clamp(max=torch.as_tensor(most).to(z)), least)
     return current, low, torch.where(z < most, z.clamp(min=0), torch.inf)
 

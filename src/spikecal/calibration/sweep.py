@@ -14,8 +14,8 @@ from spikecal.calibration.histogram import Histogram
 from spikecal.calibration.images import Inputs
 from spikecal.calibration.view import Simulation, StageView
 from spikecal.graph.graph import Graph
-from spikecal.graph.ops import MaxPool, Spike, along, frozen
-from spikecal.graph.passes import set_pool_units
+from spikecal.graph.ops import Spike, along, frozen
+from spikecal.graph.passes import update_pool_units
 from spikecal.graph.stages import Stage, last_uses, partition
 from spikecal.progress import Progress
 from spikecal.snn.execute import Shapes, images_per_call
@@ -138,10 +138,8 @@ class Sweep:
 
     def _apply(self, view: StageView, update: Update) -> None:
         apply(view.stage, update)
-        if update.scale is not None and any(
-            isinstance(node.op, MaxPool) and node.op.unit is not None for node in self.network.graph.nodes.values()
-        ):
-            set_pool_units(self.network.graph, self.shapes[0])  # pools count in units of the thresholds before them
+        if update.scale is not None:
+            update_pool_units(self.network.graph, self.shapes[0])
         if update.weights:
             view.forget_currents()
 

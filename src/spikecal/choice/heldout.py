@@ -25,7 +25,7 @@ Look = Callable[[SpikingNetwork, Sequence[Inputs]], dict[str, float]]
 class HeldOut:
     """A seeded quarter of the images. Networks are calibrated on the others and compared on these.
 
-    Thresholds are those of all images: histograms hardly differ, and another pass of the ANN would.
+    Thresholds come from all images: without these they would hardly differ, and cost another pass of the ANN.
     """
 
     def __init__(self, context: Context, histograms: dict[str, Histogram], dtype: torch.dtype) -> None:

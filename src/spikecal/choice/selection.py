@@ -93,15 +93,15 @@ class Chooser:
         if rival is not None:
             passes += max(self._held.passes(candidate.pipeline, rival.T) for candidate in plan)
         self._held.context.progress.phase(f"T={T} pipelines", len(plan) + (rival is not None), passes * self._per_image)
-        lcp = self._divergences(plan[0], T, waits)
-        tried = [self._tried(plan[0], T, latency, waits, lcp, lcp)]
-        tried += [self._tried(c, T, latency, waits, self._divergences(c, T, waits), lcp) for c in plan[1:]]
+        measured = {candidate.name: self._divergences(candidate, T, waits) for candidate in plan}
+        lcp = measured[LCP_NAME]
+        tried = [self._tried(candidate, T, latency, waits, measured[candidate.name], lcp) for candidate in plan]
         kept = min((one for one in tried if one is tried[0] or one.better), key=lambda one: one.divergence)
         if rival is not None:
             candidate = Candidate(kept.name, kept.pipeline)
-            late, found = (self._divergences(candidate, *of) for of in ((T, waits), (rival.T, rival.waits)))
+            found = self._divergences(candidate, rival.T, rival.waits)
             tried.append(self._tried(candidate, rival.T, rival.latency, rival.waits, found, lcp))
-            gains = found - late
+            gains = found - measured[kept.name]
             if float(gains.mean()) <= standard_error(gains):  # waiting has to be worth it for this pipeline, too
                 kept = tried[-1]
         return Selection(kept, tuple(tried), self._held.count, self._auto.effort)

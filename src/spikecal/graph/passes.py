@@ -198,6 +198,12 @@ def mark_spike_pools(graph: Graph) -> None:
             node.op.of = "current"
 
 
+def update_pool_units(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Let pools that count in units of thresholds follow thresholds that have changed; others have no unit."""
+    if any(isinstance(node.op, MaxPool) and node.op.unit is not None for node in graph.nodes.values()):
+        set_pool_units(graph, shapes)
+
+
 @torch.no_grad()
 def set_pool_units(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> None:
     """Give max-pools of spikes the height of level 1, for neurons with more levels than 0 and 1.
