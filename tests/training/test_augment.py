@@ -143,6 +143,18 @@ def test_a_batch_depends_on_seed_epoch_and_step_alone(recipe: Recipe) -> None:
         assert not torch.equal(images, whole[0][0]) and not torch.equal(labels, whole[0][1])
 
 
+@pytest.mark.parametrize("base", [QUICK, CIFAR])
+def test_small_images_are_the_large_ones_shrunk(base: Recipe) -> None:
+    data, recipe = labelled(pixels(30, 3, 12, 10)), base.changed(epochs=4, batch=8, hole=4, pad=2)
+    small = Feed(data, CARD, recipe.changed(scales=[0.5, 1.0]), CPU, workers=0)
+    large = Feed(data, CARD, recipe, CPU, workers=0)
+    for epoch, size in ((0, (6, 5)), (1, (6, 5)), (2, (12, 10)), (3, (12, 10))):
+        for (images, labels), (full, same) in zip(small.batches(epoch), large.batches(epoch), strict=True):
+            assert images.shape == (8, 3, *size) and torch.equal(labels, same)
+            expected = F.interpolate(full, size, mode="bilinear", antialias=True) if size == (6, 5) else full
+            assert torch.equal(images, expected)
+
+
 def test_global_randomness_is_left_alone() -> None:
     torch.manual_seed(3)
     before = torch.random.get_rng_state()

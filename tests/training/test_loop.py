@@ -331,3 +331,9 @@ def test_what_does_not_fit_is_said_before_the_first_step(
         train(model, data, card, RECIPE, tmp_path / "c.pt")
     assert isinstance(raised.value, ConfigError | DataError) and "\n" not in str(raised.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_network_of_one_size_is_not_trained_on_smaller_images(tmp_path: Path) -> None:
+    fixed = nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
+    with pytest.raises(ConfigError, match="small cannot take images of 3×4×4"):
+        train(fixed, images(), CARD, RECIPE.changed(scales=[0.5, 1.0]), tmp_path / "c.pt")

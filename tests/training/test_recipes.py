@@ -29,6 +29,17 @@ def test_presets_are_the_papers() -> None:
     ]
 
 
+def test_epochs_are_divided_evenly_among_the_scales() -> None:
+    recipe = QUICK.changed(epochs=7, scales=[0.5, 0.75, 1.0])
+    assert [recipe.scale(epoch) for epoch in range(7)] == [0.5, 0.5, 0.5, 0.75, 0.75, 1.0, 1.0]
+    assert {QUICK.scale(epoch) for epoch in range(QUICK.epochs)} == {1.0}
+    for bad in ([0.5, 0.0], [1.5]):
+        with pytest.raises(ConfigError, match="scales"):
+            QUICK.changed(scales=bad)
+    with pytest.raises(ConfigError, match="detector"):
+        PRESETS["quick-detect"].changed(scales=[0.5])
+
+
 def scheduler(name: str, total: int, warm_up: float) -> list[float]:
     """Rates of a scheduler of torch's, at peak 0.5."""
     optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 0.5)

@@ -36,6 +36,14 @@ def crop_and_flip(images: Tensor, recipe: Recipe, shifts: Shifts) -> Tensor:
     return cropped(padded, (height, width), (top, left, flip & ("flip" in recipe.augment)))
 
 
+def shrunk(images: Tensor, scale: float) -> Tensor:
+    """Images [N, C, H, W] with sides of `scale` times theirs, rounded."""
+    if scale == 1:
+        return images
+    size = [max(1, round(side * scale)) for side in images.shape[2:]]
+    return F.interpolate(images, size, mode="bilinear", antialias=True)
+
+
 class ImageTransform:
     """One stored image [C, H, W] into one training image: fitted, augmented, normalised, and Cutout last.
 

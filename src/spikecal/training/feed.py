@@ -16,7 +16,7 @@ from spikecal.data.prepare import prepare
 from spikecal.data.sources import Data
 from spikecal.errors import ConfigError, DataError
 from spikecal.tensors import channels_last
-from spikecal.training.augment import BATCHED, ImageTransform, crop_and_flip
+from spikecal.training.augment import BATCHED, ImageTransform, crop_and_flip, shrunk
 from spikecal.training.recipes import DetectionRecipe, Recipe
 
 
@@ -43,9 +43,10 @@ class Feed:
         else:
             self.transform = ImageTransform(recipe, card, (size[0], size[1]))
 
-    def example(self) -> Tensor:
-        """Two images as the network will get them, but for the augmentation."""
-        return prepare(self._first()[None], self.card, self.data.name).repeat(2, 1, 1, 1).to(self.device)
+    def examples(self) -> list[Tensor]:
+        """Two images of each size as the network will get them, but for the augmentation."""
+        full = prepare(self._first()[None], self.card, self.data.name).repeat(2, 1, 1, 1).to(self.device)
+        return [shrunk(full, scale) for scale in {1.0, *self.recipe.scales}]
 
     def _first(self) -> Tensor:
         return in_its_place(self.data.images, 0, self.data.name, self.strict)[0]
@@ -55,9 +56,11 @@ class Feed:
         generator = torch.Generator().manual_seed(self.recipe.seed * 1_000_003 + epoch)
         order = torch.randperm(len(self.data), generator=generator)[: self.steps * self.recipe.batch]
         if self.transform is None:
-            yield from self._whole(order, generator, first)
+            found = self._whole(order, generator, first)
         else:
-            yield from self._one_by_one(self.transform, order, epoch, first)
+            found = self._one_by_one(self.transform, order, epoch, first)
+        for images, labels in found:
+            yield shrunk(images, self.recipe.scale(epoch)), labels
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Cross-entropy."""

@@ -204,17 +204,17 @@ def fit(
 
 def _try(model: nn.Module, feed: Feed) -> None:
     """What does not fit is found before the first step, and said in one line."""
-    example = feed.example()
-    shape = "×".join(map(str, example.shape[1:]))
     model.eval()
-    try:
-        with torch.no_grad():
-            outputs: Any = model(example)
-    except RuntimeError as error:
-        raise ConfigError(f"{feed.name} cannot take images of {shape}: {first_line(error)}") from error
-    classes = logits(outputs, feed.name).shape[1]
-    if int(feed.labels.max()) >= classes:
-        raise DataError(f"{feed.data.name} has a label {int(feed.labels.max())}, {feed.name} {classes} classes")
+    for example in feed.examples():
+        shape = "×".join(map(str, example.shape[1:]))
+        try:
+            with torch.no_grad():
+                outputs: Any = model(example)
+        except RuntimeError as error:
+            raise ConfigError(f"{feed.name} cannot take images of {shape}: {first_line(error)}") from error
+        classes = logits(outputs, feed.name).shape[1]
+        if int(feed.labels.max()) >= classes:
+            raise DataError(f"{feed.data.name} has a label {int(feed.labels.max())}, {feed.name} {classes} classes")
 
 
 def _epoch(training: Training, feed: Source, every: float, save: Callable[[], None], progress: Progress) -> None:

@@ -30,7 +30,8 @@ class Recipe:
     weights and `clip` the largest norm of a gradient; 0 is none. `augment` are names, applied in this order, but for
     Cutout, which comes after normalisation. `pad` belongs to the crops, `hole` (its side in pixels) to Cutout, `jitter`
     (brightness, contrast, saturation, hue) to the colour jitter. With the `precision` bfloat16 the network runs under
-    torch's autocast; weights, gradients and the loss stay float32.
+    torch's autocast; weights, gradients and the loss stay float32. `scales` trains on smaller images first, which is
+    cheaper: the epochs are divided evenly among them, and each is the share of the full side in its epochs.
     """
 
     SCHEDULES: ClassVar[tuple[str, ...]] = ("cosine", "one-cycle")
@@ -51,6 +52,7 @@ class Recipe:
     augment: tuple[str, ...] = ("crop", "flip")
     pad: int = 4
     hole: int = 16
+    scales: tuple[float, ...] = ()
     jitter: tuple[float, ...] = (0.2, 0.2, 0.2, 0.1)
     seed: int = 0
 
@@ -72,6 +74,7 @@ class Recipe:
             "brightness, contrast, saturation and hue, 0 or more, the last at most 0.5",
             self.jitter,
         )
+        _demand(all(0 < s <= 1 for s in self.scales), "scales", "shares of a side, in (0, 1]", self.scales)
         unknown = [name for name in self.augment if name not in self.AUGMENTATIONS]
         if unknown:
             raise ConfigError(f"there is no augmentation {unknown[0]!r}; there are {', '.join(self.AUGMENTATIONS)}")
@@ -101,6 +104,10 @@ class Recipe:
         check_types(type(self), settings, "recipe")
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
         return dataclasses.replace(self, **values)
+
+    def scale(self, epoch: int) -> float:
+        """The share of their full side that images have in epoch 0 … `epochs` - 1."""
+        return self.scales[epoch * len(self.scales) // self.epochs] if self.scales else 1.0
 
     def learning_rate(self, step: int, total: int) -> float:
         """The rate of step 0 … `total` - 1.
@@ -139,6 +146,7 @@ class DetectionRecipe(Recipe):
         _demand(self.optimiser in ("sgd", "adamw"), "optimiser", "sgd or adamw", self.optimiser)
         _demand(self.label_smoothing == 0, "label_smoothing", "0 for a detector", self.label_smoothing)
         _demand(self.precision == "float32", "precision", "float32 for a detector", self.precision)
+        _demand(not self.scales, "scales", "empty for a detector", self.scales)
         rising = all(a < b for a, b in pairwise((0, *self.milestones)))
         _demand(rising, "milestones", "epochs in rising order", self.milestones)
 
