@@ -105,7 +105,7 @@ def convert(
     finally:
         if work is not None:
             work.close()
-    result.describe(images=len(chosen), keep=tuple(keep))
+    result.describe(images=len(chosen), inputs=tuple(tuple(x.shape[1:]) for x in chosen[0]), keep=tuple(keep))
     return result
 
 

@@ -51,6 +51,22 @@ class TestLayout:
         assert len(load_data(f"folder:{tmp_path}", "train")) == 2
         assert len(load_data(f"folder:{tmp_path}", "test")) == 1
 
+    def test_train_numbers_the_classes_of_every_split(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        for name in ("train/a", "train/b", "train/c", "val/b", "val/c", "val/z"):
+            picture(tmp_path / name / "1.png")
+        train, test = (load_data(f"folder:{tmp_path}", split) for split in ("train", "test"))
+        assert train.labels is not None and test.labels is not None
+        assert train.labels.tolist() == [0, 1, 2] and train.classes == test.classes == ("a", "b", "c")
+        assert test.labels.tolist() == [1, 2]
+        assert "classes of train without a folder in val: a" in caplog.text
+        assert "left out of val, because train has no such class: z" in caplog.text
+
+    def test_splits_without_a_common_class(self, tmp_path: Path) -> None:
+        picture(tmp_path / "train" / "cat" / "1.png")
+        picture(tmp_path / "test" / "cats" / "1.png")
+        with pytest.raises(DataError, match="no class in common"):
+            load_data(f"folder:{tmp_path}", "test")
+
     def test_missing_split_is_said(self, tmp_path: Path) -> None:
         picture(tmp_path / "train" / "x" / "a.png")
         with pytest.raises(DataError, match="no folder test or val"):

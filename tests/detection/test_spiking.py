@@ -182,6 +182,28 @@ def test_the_embedded_detector() -> None:
     assert best["scores"][0] > 0.3 and float(matched) > 0.5
 
 
+class SamePadding(nn.Module):
+    """Pads as TensorFlow does, by the size of the image, to whole strides of four."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        missing = [-n % 4 if n % 4 else 0 for n in x.shape[-2:]]
+        return nn.functional.pad(x, (0, missing[1], 0, missing[0])) if max(missing) > 0 else x
+
+
+def test_a_body_that_computes_with_sizes_is_read_back(tmp_path: Path) -> None:
+    detector = tiny_detector()
+    body = detector.backbone.body
+    body.conv1 = nn.Sequential(SamePadding(), body.conv1)
+    detector.transform.min_size, detector.transform.max_size = (96,), 96  # which batches do not pad
+    small = images(4, sizes=((90, 90),))
+    converted = detection.convert(detector, small, T=2, pipeline="baseline")
+    converted.save(tmp_path / "body.snn")
+    loaded = detection.load(tmp_path / "body.snn", detector)
+    assert spiking.network_of(loaded).origin.inputs == (tuple(spiking.scaled(detector, small[0]).shape),)
+    with torch.no_grad():
+        assert torch.equal(loaded([small[0]])[0]["boxes"], converted.detector([small[0]])[0]["boxes"])
+
+
 def test_a_file_that_does_not_fit(made: detection.Conversion, tmp_path: Path) -> None:
     made.save(tmp_path / "body.snn")
     other = tiny_detector()

@@ -92,3 +92,25 @@ def test_what_is_refused_anyway_is_refused_without_complaints_about_sizes():
     with pytest.raises(ConversionError) as error:
         lower(model, (torch.randn(2, 3, 8, 8),))
     assert [e.layer for e in (error.value, *error.value.others)] == ["1", "2"]
+
+
+class Detector(nn.Module):
+    """Sizes are computed with at the beginning, and boxes chosen by their scores at the end."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = Function(same_padding)
+        self.boxes = nn.Conv2d(4, 5, 1)
+
+    def forward(self, x):
+        found = self.boxes(self.stem(x)).flatten(2).transpose(1, 2)
+        return [boxes[boxes[:, 4] > 0.5] for boxes in found]
+
+
+def test_a_refusal_is_of_the_place_where_sizes_no_longer_matter():
+    example = (torch.randn(2, 3, 12, 12),)
+    with pytest.raises(ConversionError, match=r"for boxes in found") as error:
+        lower(Detector(), example)
+    assert error.value.layer == "Detector" and "stem" not in str(error.value)
+    assert "docs/detection.md#your-own-network" in error.value.hint
+    lower(Detector().stem, example)

@@ -64,24 +64,39 @@ def decode(image: Image.Image, mode: str) -> Image.Image:
 
 
 def load_folder(spec: str, folder: Path, split: str) -> Data:
-    """Class folders, straight in `folder` or under `train` and `test` (or `val`); without class folders, no labels."""
+    """Class folders, straight in `folder` or under `train` and `test` (or `val`); without class folders, no labels.
+
+    The folders of `train` number the classes of every split, because they are what a network was trained on.
+    """
     if not folder.is_dir():
         raise DataError(f"{spec}: there is no folder {folder}")
+    known: list[str] = []
     if any((folder / name).is_dir() for names in SPLITS.values() for name in names):
-        found = [folder / name for name in SPLITS[split] if (folder / name).is_dir()]
-        if not found:
+        own, train = (_split_folder(folder, name) for name in (split, "train"))
+        if own is None:
             raise DataError(f"{spec}: {folder} has no folder {' or '.join(SPLITS[split])}")
-        folder = found[0]
-    classes = class_folders(folder)
-    if not classes:
+        known = [] if train is None else class_folders(train)
+        folder = own
+    present = class_folders(folder)
+    if not present:
         paths, others = image_files(folder)
         if not paths:
             raise DataError(f"{spec}: {folder} holds neither class folders nor images")
         _mention(spec, "passed over what has no image's name", others)
         return Data(name=spec, images=ImageFiles(paths))
+    classes = known or present
     if len(classes) == 1:
         log.warning("%s: all images get one label, as %s holds one folder, %s", spec, folder, classes[0])
-    return labelled(spec, folder, classes, {name: label for label, name in enumerate(classes)})
+    _mention(spec, f"classes of train without a folder in {folder.name}", [c for c in classes if c not in present])
+    strange = [name for name in present if name not in classes]
+    _mention(spec, f"left out of {folder.name}, because train has no such class", strange)
+    if len(strange) == len(present):
+        raise DataError(f"{spec}: train and {folder.name} have no class in common: a class has one name in both")
+    return labelled(spec, folder, classes, {c: i for i, c in enumerate(classes) if c in present})
+
+
+def _split_folder(folder: Path, split: str) -> Path | None:
+    return next((folder / name for name in SPLITS[split] if (folder / name).is_dir()), None)
 
 
 def labelled(spec: str, folder: Path, classes: Sequence[str], numbers: dict[str, int]) -> Data:

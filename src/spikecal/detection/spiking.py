@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 IMAGES = 128  # that calibration looks at, as in the paper
 READOUT: Readout = "current"  # docs/detection.md has the measurements
-TRIED = 64  # pixels of the image that shows whether a file fits a detector
+TRIED = ((3, 64, 64),)  # the image that shows whether a file fits a detector, where the file does not say its own
 
 
 class SpikingBody(nn.Module):
@@ -144,11 +144,12 @@ def fit(network: SpikingNetwork, detector: nn.Module, path: str) -> nn.Module:
     if network.origin.detector not in (None, rest_print(detector)):
         log.warning("%s is the body of a detector whose pyramid and heads have other weights than this one's", path)
     home = next((p for p in detector.parameters() if p.is_floating_point()), torch.empty(0))
-    example = torch.zeros(1, 3, TRIED, TRIED, device=home.device, dtype=home.dtype)
     training = body.training
     network.to(home.device)
     try:
         with torch.no_grad():
+            # A body that computes with sizes takes images of one size only.
+            example = torch.zeros(1, *(network.origin.inputs or TRIED)[0], device=home.device, dtype=home.dtype)
             tried = SpikingBody(network)
             tried.steps = 1
             expected, found = body.eval()(example), tried(example)

@@ -19,6 +19,7 @@ class Origin:
     placements: Mapping[int, Plain] = field(default_factory=dict)  # where waits were tried, by T
     choices: Mapping[int, Plain] = field(default_factory=dict)  # what AUTO tried and kept, by T
     images: int | None = None  # how many there were to calibrate on; parts of a pipeline may use fewer
+    inputs: tuple[tuple[int, ...], ...] = ()  # shapes of the first of them, without the batch
     keep: tuple[str, ...] = ()  # submodules that stayed analog
     card: Plain | None = None  # what the network expects of images
     measured: Plain | None = None  # what was measured of it and of the ANN
@@ -34,6 +35,7 @@ class Origin:
             "pipelines": None if alike else {str(T): plan for T, plan in self.pipelines.items()},
             "records": list(self.records) if self.pipelines else None,
             "micro_batch": {str(T): n for T, n in self.micro_batches.items()} if self.pipelines else None,
+            "inputs": [list(shape) for shape in self.inputs] or None,
             "keep": list(self.keep) or None,
             "placements": {str(T): found for T, found in self.placements.items()} or None,
             "choices": {str(T): found for T, found in self.choices.items()} or None,
@@ -51,6 +53,7 @@ class Origin:
             pipelines={int(T): dict(plan) for T, plan in plans.items()},
             records=tuple(dict(record) for record in info.get("records", ())),
             micro_batches={int(T): int(n) for T, n in info.get("micro_batch", {}).items()},
+            inputs=tuple(tuple(int(n) for n in shape) for shape in info.get("inputs", ())),
             keep=tuple(str(name) for name in info.get("keep", ())),
             placements={int(T): dict(found) for T, found in info.get("placements", {}).items()},
             choices={int(T): dict(found) for T, found in info.get("choices", {}).items()},

@@ -76,10 +76,11 @@ def _lower(working: Working, keep: Sequence[str]) -> Graph:
         refusal = error
     try:
         graph = _walk(working, keep, sized=True)
-    except Untraceable as error:
-        raise refusal from error
     except ConversionError as error:
-        raise error from refusal.__cause__  # what is left of the refusals when sizes are known
+        # What is left when sizes are known. Tracing that stopped saw less than a walk to the end.
+        if isinstance(error, Untraceable) and not isinstance(refusal, Untraceable):
+            raise refusal from error
+        raise error from refusal.__cause__
     shapes = ", ".join("×".join(map(str, x.shape[1:])) for x in working.example)
     place = f"{refusal.layer}: {refusal.found}"
     logger.warning("the network will take inputs of %s only: %s", shapes, place)

@@ -266,8 +266,10 @@ def _not_traceable(error: Exception, layer: str, model: nn.Module, example: Sequ
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_user_code(f.filename)]
     line = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno} `{frames[-1].line}`" if frames else ""
     hint = "make that code independent of data and sizes"
-    if layer in dict(model.named_modules()):  # and not the model itself
+    if layer in dict(model.named_modules()):
         hint += f", or, at the end of the network, list it: keep=[{layer!r}]"
+    else:  # the model's own code
+        hint += ", or convert the submodules before it (docs/detection.md#your-own-network)"
     return Untraceable(layer, f"Python code that torch.fx cannot trace{line} ({first_line(error)})", hint)
 
 
