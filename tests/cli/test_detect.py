@@ -7,6 +7,7 @@ import pytest
 import torch
 from detection.scenes import voc, voc_xml
 
+import spikecal
 from spikecal.cli.main import main
 from spikecal.reproduce.detectors import DRAWS
 from spikecal.training.export import export
@@ -51,10 +52,17 @@ def test_convert_and_evaluate(folder: Path, weights: Path, tmp_path: Path, capsy
     assert main(["evaluate", str(out), "--weights", str(weights), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["timing"] == made["timing"]
+    kept = spikecal.load(out).origin.measured["networks"]
+    for T in ("2", "3"):
+        energy = found["precision"][T]["energy"]
+        assert energy["spikes"] > 0 and 0 < energy["ratio"] == kept[T]["energy_ratio"]
+        assert energy["images"] == 2 and kept[T]["spikes"] == energy["spikes"]
     assert found["precision"] == made["precision"] and found["data"] == f"voc:{folder}"
     assert main(["evaluate", str(out), *data, "--task", "detect", "-T", "2"]) == 0
     told = capsys.readouterr().out
-    assert "mAP50" in told and "interval" in told
+    assert {"latency", "interval", "mAP50", "spikes", "energy", "break-even"} <= set(told.split())
+    energy = found["precision"]["2"]["energy"]
+    assert {f"{energy['spikes']:,.0f}", f"{100 * energy['ratio']:.1f}"} <= set(told.split())
     # its heads are not those of the embedded detector
     assert main(["evaluate", str(out), "--data", f"voc:{folder}"]) == 2
     assert "give --weights" in capsys.readouterr().err

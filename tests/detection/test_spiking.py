@@ -13,7 +13,8 @@ from detection.scenes import coco, images, small_pyramid, tiny_detector, voc
 from torch import nn
 
 import spikecal
-from spikecal import detection
+from spikecal import SpikingNetwork, detection
+from spikecal.analysis.energy import EnergyMeter
 from spikecal.calibration.calibrators import Potential
 from spikecal.detection import spiking
 from spikecal.errors import ConfigError, DataError, FileError
@@ -303,3 +304,31 @@ def test_coco_labels_reach_the_measure(tmp_path: Path) -> None:
     data = detection.load_boxes(f"coco:{coco(tmp_path)}", "test")
     found = detection.evaluate(tiny_detector(labels=data.labels), data)
     assert set(found.classes) == {"bar", "square"} and 0 <= found.map <= found.map50 <= 1
+
+
+def test_evaluation_counts_what_the_body_costs(
+    detector: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = detection.load_boxes(f"voc:{voc(tmp_path)}", "test")
+    plain = detection.convert(detector, data, T=4, pipeline="lcp").at(4)
+    network = spiking.network_of(plain)
+    waits = {stage.name: 1 for stage in network.stages if stage.spiking}
+    waiting = spiking.with_body(detector, SpikingNetwork(network.graph, 4, waits))
+    assert detection.evaluate(detector, data).energy is None
+    for made in (plain, waiting):
+        network, meter = spiking.network_of(made), None
+        spikes = 0
+        for i in range(len(data)):
+            batch = made.transform([data.image(i)])[0].tensors  # padded, as the body gets it
+            counts = network.run(batch).spikes
+            spikes += sum(int(count.sum()) for count in counts.values())
+            meter = meter or EnergyMeter(network)
+            meter.add((batch,), counts)
+        found = detection.evaluate(made, data)
+        assert found.energy is not None and found.energy.spikes == pytest.approx(spikes / len(data))
+        assert found.energy == meter.result()
+        with monkeypatch.context() as little:  # steps one at a time, as of images that are too large for all of them
+            little.setattr("spikecal.snn.execute.STEP_FLOATS", 1)
+            again = detection.evaluate(made, data)
+        assert again.energy is not None and again.energy.spikes == pytest.approx(found.energy.spikes, rel=0.02)
+        assert spiking._spiking_body(made).meter is None, "only while it is evaluated"

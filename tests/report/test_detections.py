@@ -136,7 +136,10 @@ def test_a_file_alone_shows_what_it_has_kept(source: Source, measured: Measured)
     assert content["scenes"] is None and content["all_map"]
     for facts in content["networks"]:
         assert facts["origin"] == "file" and facts["measure"] == "map"
-        assert facts["score"] == pytest.approx(detected(measured).spiking[facts["T"]].map, abs=1e-5)
+        now = detected(measured).spiking[facts["T"]]
+        assert now.energy is not None and facts["score"] == pytest.approx(now.map, abs=1e-5)
+        assert facts["spikes"] == pytest.approx(now.energy.spikes, rel=1e-4)
+        assert facts["energy"] == pytest.approx(now.energy.ratio, rel=1e-4)
 
 
 def test_images_too_large_to_follow_are_said_to_be(
@@ -146,7 +149,7 @@ def test_images_too_large_to_follow_are_said_to_be(
     monkeypatch.setattr("spikecal.snn.execute.STEP_FLOATS", 4 * 8 * 24 * 32)  # four steps of the largest value
     one = detected(measured)
     found = look_at_detector(source, detector, data, one.analog, one.spiking)
-    assert set(found.errors) == set(found.energy) == {2} and found.samples is None
+    assert set(found.errors) == {2} and set(found.energy) == {2, 6} and found.samples is None
     assert "too large to follow" in found.notes[0] and "T = 6" in found.notes[0]
     for T in STEPS:
         for sample, before in zip(detected(found).samples[T], one.samples[T], strict=True):

@@ -139,6 +139,20 @@ def test_stepwise_is_layerwise(seed: int, monkeypatch: pytest.MonkeyPatch) -> No
     assert torch.equal(snn(x), expected[-1])
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_counting_gives_the_output_and_the_spikes_of_a_run(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = dyadic_images(2)
+    snn = converted(dyadic(seed), x)
+    snn = waiting(snn, drawn(snn, seed + 20))
+    run = snn.run(x)
+    for floats in (execute.STEP_FLOATS, 1):  # all steps at once; one step at a time
+        monkeypatch.setattr(execute, "STEP_FLOATS", floats)
+        output, spikes = snn.counted(x)
+        assert torch.equal(output, run.outputs[-1])
+        assert spikes.keys() == run.spikes.keys()
+        assert all(torch.equal(count, run.spikes[name]) for name, count in spikes.items())
+
+
 def test_waits_of_0_change_no_bit() -> None:
     x = photos(4)
     snn = spikecal.convert(residual(), x, T=T, pipeline="pc").snn

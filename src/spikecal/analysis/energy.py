@@ -33,6 +33,7 @@ from spikecal.snn.network import SpikingNetwork
 
 DELAY_LINES = "delay lines"  # the name of their line
 MAC_PJ, AC_PJ = 4.6, 0.9
+SIZES = 16  # of images whose fan-outs are remembered: those of large images take memory
 Kind = Literal["once", "spikes", "analog", "skip"]
 
 
@@ -129,10 +130,26 @@ class Energy:
         layers = [asdict(x) | {"ann_pj": x.ann_pj, "snn_pj": x.snn_pj} for x in self.layers]
         totals = {
             name: getattr(self, name)
-            for name in ("spikes", "macs", "sops", "ann_pj", "snn_pj", "ratio", "ratio_with_all", "break_even")
+            for name in (
+                "spikes",
+                "macs",
+                "sops",
+                "ann_pj",
+                "snn_pj",
+                "ratio",
+                "ratio_with_all",
+                "delayed",
+                "break_even",
+            )
         }
         lines = [asdict(line) for line in self.lines]
         return {"T": self.T, "images": self.images, **totals, "layers": layers, "lines": lines}
+
+
+def stored_costs(energy: Energy | None) -> dict[str, float | None]:
+    """What a file keeps of it; None for what was not counted."""
+    names = {"energy_ratio": "ratio", "delayed": "delayed", "spikes": "spikes"}
+    return {name: None if energy is None else getattr(energy, of) for name, of in names.items()}
 
 
 @torch.no_grad()
@@ -190,6 +207,9 @@ class EnergyMeter:
         """Count one batch: its images, and how often each neuron fired `[N, ...]`, by layer."""
         key = tuple(tuple(x.shape[1:]) for x in inputs)
         if key not in self._shapes:
+            if len(self._shapes) == SIZES:
+                self._shapes.clear()
+                self._fanouts.clear()
             self._shapes[key] = shapes_of(self.graph, inputs)
         shapes, values, n = self._shapes[key], dict[str, _Value](), len(inputs[0])
         self.images += n

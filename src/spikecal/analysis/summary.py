@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from spikecal.analysis.energy import stored_costs
 from spikecal.analysis.evaluate import Evaluation, steps_needed
 
 SPREADS = 2  # standard deviations above chance that are still chance
@@ -93,13 +94,18 @@ class Summary:
             "latencies": e.latencies,
             "accuracy": e.accuracy,
             "agreement": e.agreement,
-            "first_within": e.first_within(self.points) if self.compared else None,
+            **self._near(e),
             "spikes": e.spikes_per_image,
             "rate": e.rate,
             "rates": e.rates,
             "energy": None if e.energy is None else e.energy.to_dict(),
             "conversion_seconds": self.seconds.get(e.T),
         }
+
+    def _near(self, e: Evaluation) -> dict[str, int | None]:
+        """The step from which a network stays near the ANN, and when that is."""
+        step = e.first_within(self.points) if self.compared else None
+        return {"first_within": step, "first_within_latency": None if step is None else e.latencies[step - 1]}
 
     def measured(self) -> dict[str, Any]:
         """What a file keeps of it: the numbers of the table."""
@@ -112,8 +118,7 @@ class Summary:
                 str(e.T): {
                     "accuracy": e.accuracy[-1] if e.accuracy else None,
                     "agreement": e.agreement[-1] if e.agreement else None,
-                    "energy_ratio": None if e.energy is None else e.energy.ratio,
-                    "spikes": e.spikes_per_image,
+                    **stored_costs(e.energy),
                 }
                 for e in self.found
             },

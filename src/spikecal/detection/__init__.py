@@ -1,9 +1,9 @@
 """Detectors of torchvision with a spiking body; sets with boxes; mean average precision."""
 
 from spikecal.detection.boxes import BoxData
-from spikecal.detection.precision import Precision, evaluate
+from spikecal.detection.precision import Precision
 from spikecal.detection.sources import load_boxes
-from spikecal.detection.spiking import Conversion, Sample, convert, load, samples
+from spikecal.detection.spiking import Conversion, Sample, convert, evaluate, load, samples
 
 __all__ = [
     "BoxData", "Conversion", "Precision", "Sample", "convert", "evaluate", "load", "load_boxes", "samples",

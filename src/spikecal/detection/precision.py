@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from spikecal.analysis.energy import Energy
 from spikecal.data.images import Unreadable, UnreadableImage, none_readable
 from spikecal.detection.boxes import BoxData, Target
 from spikecal.errors import ConfigError, DataError
@@ -20,16 +21,21 @@ Detections = dict[str, Tensor]  # what torchvision's detectors say of an image: 
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
-    """`map`: COCO's, the mean over overlaps of 0.5 to 0.95; `map50`: at an overlap of 0.5; `classes`: that of each."""
+    """`map`: COCO's, the mean over overlaps of 0.5 to 0.95; `map50`: at an overlap of 0.5; `classes`: that of each.
+
+    `energy` is that of a spiking body, with its spikes, per image; None for an analog detector.
+    """
 
     map: float
     map50: float
     classes: Mapping[str, float]
     images: int
     unreadable: Unreadable = field(default_factory=dict)
+    energy: Energy | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return {"map": self.map, "map50": self.map50, "classes": dict(self.classes), "images": self.images}
+        facts = {"map": self.map, "map50": self.map50, "classes": dict(self.classes), "images": self.images}
+        return facts if self.energy is None else {**facts, "energy": self.energy.to_dict()}
 
 
 def evaluate(detector: nn.Module, data: BoxData, progress: Progress | None = None) -> Precision:

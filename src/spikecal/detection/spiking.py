@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from spikecal import conversion
+from spikecal.analysis.energy import EnergyMeter
 from spikecal.calibration.calibrators import Potential
 from spikecal.calibration.sweep import StageRecord
 from spikecal.data.images import Unreadable, UnreadableImage, none_readable, shuffled
+from spikecal.detection import precision
 from spikecal.detection.boxes import BoxData
-from spikecal.detection.precision import Detections, detect
+from spikecal.detection.precision import Detections, Precision, detect
 from spikecal.errors import ConfigError, DataError, FileError
 from spikecal.graph.graph import same_structure
 from spikecal.graph.lowering.prepare import SMALL_TYPES
@@ -43,12 +45,20 @@ class SpikingBody(nn.Module):
         super().__init__()
         self.network = network
         self.steps: int | None = None  # how many of them are run; None: all
+        self.meter: EnergyMeter | None = None  # counts what images cost, while `evaluate` runs
 
     def forward(self, x: Tensor) -> Any:
         if x.dtype not in SMALL_TYPES:
-            return self.network(x, steps=self.steps)
-        found = self.network(x.float(), steps=self.steps)  # potentials add up: networks are float32 at least
+            return self._run(x)
+        found = self._run(x.float())  # potentials add up: networks are float32 at least
         return tree_map(lambda value: value.to(x.dtype), found)
+
+    def _run(self, x: Tensor) -> Any:
+        if self.meter is None:
+            return self.network(x, steps=self.steps)
+        found, spikes = self.network.counted(x)
+        self.meter.add((x,), spikes)
+        return found
 
 
 @dataclass
@@ -186,6 +196,19 @@ def _spiking_body(detector: nn.Module) -> SpikingBody:
     if not isinstance(body, SpikingBody):
         raise ConfigError("this detector has no spiking body: take what detection.convert or detection.load returns")
     return body
+
+
+def evaluate(detector: nn.Module, data: BoxData, progress: Progress | None = None) -> Precision:
+    """mAP of a detector on images with boxes; of one with a spiking body also its spikes and energy on them."""
+    body = next((module for module in detector.modules() if isinstance(module, SpikingBody)), None)
+    if body is None:
+        return precision.evaluate(detector, data, progress)
+    body.meter = EnergyMeter(body.network)
+    try:
+        found = precision.evaluate(detector, data, progress)
+        return replace(found, energy=body.meter.result())
+    finally:
+        body.meter = None
 
 
 @dataclass(frozen=True)

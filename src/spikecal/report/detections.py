@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from spikecal.analysis.energy import Energy, EnergyMeter
 from spikecal.analysis.errors import measure_errors
 from spikecal.data.card import Card
 from spikecal.detection.boxes import BoxData, Target
@@ -27,7 +26,7 @@ from spikecal.snn.network import SpikingNetwork
 from spikecal.zoo.detectors import body_of
 
 SCENES = 6  # images whose detections are shown
-LOOKED_AT = 16  # images that errors and energy are measured on
+LOOKED_AT = 16  # images that errors are measured on
 LEAST, MOST = 0.1, 60  # lowest score that is on the page, and boxes of an image
 SIDE, QUALITY = 640, 80  # pixels of a picture's longer side, and its JPEG quality
 SCENE_BYTES = 1_000_000  # room on the page for all of them
@@ -61,14 +60,14 @@ def look_at_detector(
     fitting = {T: network for T, network in source.networks.items() if T not in large}
     note = (
         f"The images are too large to follow every spike of {source.name} at T = {', '.join(map(str, large))}: errors "
-        f"there are those of its calibration, and energy is not counted."
+        f"there are those of its calibration."
     )
     found = {
         T: samples(detector, with_body(detector, network), [image for _, image in shown[:SCENES]], stops(T))
         for T, network in source.networks.items()
     }
     return Measured(
-        energy={T: _energy(network, images) for T, network in fitting.items()},
+        energy={T: one.energy for T, one in spiking.items() if one.energy is not None},
         errors={
             T: measure_errors(network.graph if graph is None else graph, network, images, progress=progress)
             for T, network in fitting.items()
@@ -88,13 +87,6 @@ def stops(T: int) -> list[int]:
 def _fits(network: SpikingNetwork, image: Tensor) -> bool:
     """Whether all steps of an image can be held at once, as looking at every spike needs it."""
     return steps_per_call(shapes_of(network.graph, (image.unsqueeze(0),)), 1) >= network.T
-
-
-def _energy(network: SpikingNetwork, images: Sequence[Tensor]) -> Energy:
-    meter = EnergyMeter(network)
-    for image in images:
-        meter.add((image.unsqueeze(0),), network.run(image.unsqueeze(0)).spikes)
-    return meter.result()
 
 
 def _card(source: Source, detector: nn.Module) -> Card:

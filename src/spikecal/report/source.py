@@ -206,6 +206,7 @@ def _measured(entry: Mapping[str, Any]) -> dict[str, Any]:
                 "score": _share(of["score"]),
                 "agreement": _share(of["agreement"]),
                 "energy_ratio": _amount("ratio of energies", of["energy_ratio"]),
+                "delayed": _amount("ratio of energies", of.get("delayed")),
                 "spikes": _amount("number of spikes", of.get("spikes")),
                 "map50": _share(of.get("map50")),
             }

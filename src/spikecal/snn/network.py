@@ -88,15 +88,24 @@ class SpikingNetwork(nn.Module):
         if steps is not None and not 1 <= steps <= self.T:
             raise DataError(f"a network for T={self.T} cannot be read after {steps} steps")
         steps = self.T if steps is None else steps
-        parts = [self._mean(batch, steps) for batch in self._batches(self._checked(inputs))]
-        return {name: _joined([p[name] for p in parts]) for name in parts[0]}
+        end = steps + self._latest_start
+        return _side_by_side([self._mean(batch, steps, end) for batch in self._batches(self._checked(inputs))])
+
+    @torch.no_grad()
+    def counted(self, *inputs: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """What `forward` gives, and the spike counts of every layer; it takes the memory of `forward`, not of `run`."""
+        means, counts = [], []
+        for batch in self._batches(self._checked(inputs)):
+            counts.append(dict[str, Tensor]())
+            means.append(self._mean(batch, self.T, self.windows.end, counts[-1]))
+        return self._finish(_side_by_side(means)), _side_by_side(counts)
 
     @torch.no_grad()
     def run(self, *inputs: Tensor) -> Run:
         """All T steps, with the output after each of them and the spike counts of every layer."""
         counts: dict[str, list[Tensor]] = {}
         parts = [self._curves(batch, counts) for batch in self._batches(self._checked(inputs))]
-        outputs = {name: _joined([p[name] for p in parts], 1) for name in parts[0]}
+        outputs = _side_by_side(parts, 1)
         spikes = {name: _joined(count) for name, count in counts.items()}
         if self.head is None:
             return Run(self.graph.finish(outputs.__getitem__), spikes)
@@ -143,27 +152,41 @@ class SpikingNetwork(nn.Module):
     def _running_mean(self, value: Tensor) -> Tensor:
         return running_mean(value, self.T, self.warm_up)
 
-    def _mean(self, inputs: tuple[Tensor, ...], steps: int) -> dict[str, Tensor]:
-        """The outputs after `steps`; of large images a few steps at a time, which is all the memory they need."""
+    def _mean(
+        self, inputs: tuple[Tensor, ...], steps: int, end: int, counts: dict[str, Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        """The outputs after `steps` of each, from a run until `end`; spikes are added to `counts` where given.
+
+        Large images run a few steps at a time, which is all the memory they need.
+        """
         course, sums = self.course(inputs), Sums(steps, self.warm_up)
-        end = steps + self._latest_start
         at_once = steps_per_call(course.shapes, len(inputs[0]))
         at_once = end if at_once >= self.T else at_once  # no value has more than T steps
         for done in range(0, end, at_once):
-            self._advance(course, inputs, min(at_once, end - done), sums, last=done + at_once >= end)
+            self._advance(course, inputs, min(at_once, end - done), sums, counts, last=done + at_once >= end)
         return self._means(sums)
 
     def _advance(
-        self, course: Course, inputs: tuple[Tensor, ...], steps: int, sums: "Sums", last: bool = False
+        self,
+        course: Course,
+        inputs: tuple[Tensor, ...],
+        steps: int,
+        sums: "Sums",
+        counts: dict[str, Tensor] | None = None,
+        last: bool = False,
     ) -> None:
-        """Go on for some steps, and add what the outputs are read from to `sums`."""
+        """Go on for some steps; add what the outputs are read from to `sums`, and spikes to `counts` where given."""
         values = self.input_values(inputs)
         wanted = set(self.graph.outputs())
         for name in wanted & values.keys():
             sums.add(name, values[name], min(steps, self.T - course.now))
-        for stage, emission in course.advance(values, steps, last=last):
+        want = Want.VALUE if counts is None else Want.VALUE | Want.TOTAL
+        for stage, emission in course.advance(values, steps, last=last, want=want):
             if stage.name in wanted:
                 sums.add(stage.name, *self._of_output(stage, emission))
+            if counts is not None and emission.spikes is not None:
+                more = emission.spikes.int()
+                counts[stage.name] = counts[stage.name] + more if stage.name in counts else more
 
     def _of_output(self, stage: Stage, emission: Emission) -> tuple[Tensor, int]:
         """What an output is read from, and its steps: where it is itself an activation, its current or its spikes."""
@@ -342,6 +365,11 @@ def _make_unit(graph: Graph, node: Node, is_output: bool) -> Tensor:
 def _joined(parts: list[Tensor], dim: int = 0) -> Tensor:
     """The parts as one; a single one is not copied."""
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+
+
+def _side_by_side(parts: list[dict[str, Tensor]], dim: int = 0) -> dict[str, Tensor]:
+    """Values of several parts of a batch as those of the whole."""
+    return {name: _joined([part[name] for part in parts], dim) for name in parts[0]}
 
 
 def _scaled(end: Node, spikes: Tensor) -> Tensor:

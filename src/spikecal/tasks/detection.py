@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from spikecal.analysis.energy import stored_costs
 from spikecal.analysis.inspection import inspect
 from spikecal.analysis.measures import MAP, STORED
 from spikecal.analysis.timing import Timing, timing, timings
@@ -16,7 +17,7 @@ from spikecal.data.images import Data, Unreadable
 from spikecal.detection import spiking
 from spikecal.detection.boxes import BoxData
 from spikecal.detection.labels import check_labels
-from spikecal.detection.precision import Precision, evaluate
+from spikecal.detection.precision import Precision
 from spikecal.detection.sources import KINDS, chosen_boxes, load_boxes
 from spikecal.errors import ConfigError, DataError, refuse_unreadable
 from spikecal.pipeline import Plan
@@ -34,11 +35,13 @@ from spikecal.tasks.outcome import (
     duration,
     percent,
     size,
+    table_of,
     unreadable_facts,
     unreadable_lines,
 )
 from spikecal.tasks.pages import Written, carried, write_report
 from spikecal.tasks.requests import Conversion, Evaluation, Reporting, Training
+from spikecal.tasks.summary import COSTS, COSTS_CAPTION, cost_cells
 from spikecal.tasks.task import Labelled, Looked, Part, Say
 from spikecal.tasks.waiting import TIMES, TIMES_CAPTION, time_cells, waiting_lines
 from spikecal.zoo.detectors import body_of, build_detector, is_detector, load_detector
@@ -234,10 +237,10 @@ def detector_of(rest: str | None, file: Path, model: str, weights: Path | None) 
 def precisions(
     detector: nn.Module, bodies: Mapping[int, nn.Module], data: BoxData, progress: Progress | None
 ) -> dict[str, Precision]:
-    """mAP of the analog detector and of the others, by T."""
+    """mAP of the analog detector and of the others, by T, with what their bodies cost."""
     return {
-        "analog": evaluate(detector, data, progress),
-        **{str(T): evaluate(body, data, progress) for T, body in bodies.items()},
+        "analog": spiking.evaluate(detector, data, progress),
+        **{str(T): spiking.evaluate(body, data, progress) for T, body in bodies.items()},
     }
 
 
@@ -252,7 +255,7 @@ def measured_precision(data: str, found: Mapping[str, Precision]) -> dict[str, A
         "ann": analog.map,
         "ann50": analog.map50,
         "networks": {
-            str(T): {STORED: one.map, "map50": one.map50, "agreement": None, "energy_ratio": None}
+            str(T): {STORED: one.map, "map50": one.map50, "agreement": None, **stored_costs(one.energy)}
             for T, one in spiking.items()
         },
     }
@@ -263,23 +266,24 @@ def _apart(found: Mapping[str, Precision]) -> tuple[Precision, dict[int, Precisi
 
 
 def precision_tables(title: str, found: Mapping[str, Precision], times: Sequence[Timing]) -> list[Table]:
-    """A line a network: its time, mAP, and of each class at an overlap of 0.5; no table where nothing was measured."""
+    """A line a network: its time, mAP, what it costs, and mAP of each class; no table where nothing was measured."""
     if not found:
         return []
     first, after = next(iter(found.values())), {str(time.T): time_cells(time) for time in times}
+    classes = {f"{name} %": name for name in first.classes}
     rows = [
-        (
-            name,
-            *after.get(name, dict.fromkeys(TIMES, "")).values(),
-            percent(one.map),
-            percent(one.map50),
-            *(percent(one.classes.get(c, 0.0)) for c in first.classes),
-        )
+        {"T": name, "mAP %": percent(one.map), "mAP50 %": percent(one.map50)}
+        | after.get(name, {"energy %": "100"})
+        | cost_cells(one.energy)
+        | {column: percent(one.classes.get(c, 0.0)) for column, c in classes.items()}
         for name, one in found.items()
     ]
-    caption = f"{first.images:,} test images; mAP: over overlaps of 0.5 to 0.95; the others at 0.5; {TIMES_CAPTION}"
-    columns = ("T", *TIMES, "mAP %", "mAP50 %", *(f"{name} %" for name in first.classes))
-    return [Table(title, [f">{name}" for name in columns], rows, caption)]
+    order = ("T", *TIMES, "mAP %", "mAP50 %", *COSTS, *classes)
+    caption = (
+        f"{first.images:,} test images; mAP: over overlaps of 0.5 to 0.95; mAP50 and classes: at 0.5; {TIMES_CAPTION}; "
+        f"{COSTS_CAPTION}; both of the body alone"
+    )
+    return [table_of(title, order, rows, caption)]
 
 
 def _unreadable(found: dict[str, Precision]) -> Unreadable:

@@ -19,6 +19,12 @@ class Table:
     caption: str | None = None
 
 
+def table_of(title: str, order: Sequence[str], rows: Sequence[Mapping[str, str]], caption: str) -> Table:
+    """Rows as a table with columns in this order, flush right; a column that is empty throughout is left out."""
+    columns = [name for name in order if any(row.get(name) for row in rows)]
+    return Table(title, [f">{name}" for name in columns], [[row.get(c, "") for c in columns] for row in rows], caption)
+
+
 @dataclass(frozen=True)
 class Line:
     """`aside`: not what was asked for, but to be known; it goes to standard error."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from spikecal.analysis.energy import Energy
 from spikecal.analysis.evaluate import Evaluation, evaluate
 from spikecal.analysis.summary import POINTS, Summary
 from spikecal.calibration.sweep import StageRecord
@@ -14,10 +15,12 @@ from spikecal.data.prepare import Loader, Prepared
 from spikecal.graph.graph import Graph
 from spikecal.progress import Progress
 from spikecal.snn.network import SpikingNetwork
-from spikecal.tasks.outcome import Table, percent
+from spikecal.tasks.outcome import Table, percent, table_of
 from spikecal.tasks.waiting import TIMES, TIMES_CAPTION
 
 BATCH = 200
+COSTS = ("spikes", "energy %", "delay lines %", "break-even T")
+COSTS_CAPTION = "spikes: per image; energy: of the ANN's, 4.6 pJ a MAC and 0.9 pJ an addition"
 
 
 class Images:
@@ -65,34 +68,46 @@ def summary_table(title: str, summary: Summary) -> Table:
         rows.append({"T": "ANN", "accuracy %": "" if summary.ann is None else percent(summary.ann), "energy %": "100"})
     for e in summary.found:
         row = {"T": str(e.T), "latency": str(e.latency), "interval": str(e.interval)}
-        row |= {"spikes": f"{e.spikes_per_image:,.0f}", "fires %": percent(e.rate)}
+        row |= {"fires %": percent(e.rate)} | cost_cells(e.energy)
         if e.accuracy:
             row["accuracy %"] = percent(e.accuracy[-1])
         if e.agreement:
-            step = e.first_within(summary.points)
-            row |= {"as the ANN %": percent(e.agreement[-1]), "near from step": "–" if step is None else str(step)}
-        if e.energy is not None and e.energy.ratio is not None:
-            row["energy %"] = f"{100 * e.energy.ratio:.1f}"
-            if e.energy.delayed:
-                row["delay lines %"] = f"{100 * e.energy.delayed:.1f}"
-            row["break-even T"] = "–" if e.energy.break_even is None else f"{e.energy.break_even:.1f}"
+            row |= {"as the ANN %": percent(e.agreement[-1]), "near from step": _near(e, summary.points)}
         if e.T in summary.seconds:
             row["conversion s"] = f"{summary.seconds[e.T]:.1f}"
         rows.append(row)
-    order = (
-        "T", *TIMES, "accuracy %", "as the ANN %", "near from step", "spikes", "energy %", "delay lines %",
-        "break-even T", "fires %", "conversion s",
-    )  # fmt: skip
-    columns = [name for name in order if any(row.get(name) for row in rows)]
+    order = ("T", *TIMES, "accuracy %", "as the ANN %", "near from step", *COSTS, "fires %", "conversion s")
     caption = f"{summary.images:,} {summary.split} images of {summary.data}"
     if summary.compared:
         caption += (
             f"; near: within {summary.points:g} point{'' if summary.points == 1 else 's'} of the ANN from then on"
         )
-    caption += f"; {TIMES_CAPTION}; spikes: per image; energy: of the ANN's, 4.6 pJ a MAC and 0.9 pJ an addition"
+    caption += f"; {TIMES_CAPTION}; {COSTS_CAPTION}"
     if summary.seconds:
         caption += "; conversion: for that T alone"
-    return Table(title, [f">{name}" for name in columns], [[row.get(c, "") for c in columns] for row in rows], caption)
+    return table_of(title, order, rows, caption)
+
+
+def _near(found: Evaluation, points: float) -> str:
+    """The step from which a network is near the ANN, and when that is where layers wait."""
+    step = found.first_within(points)
+    if step is None:
+        return "–"
+    return str(step) if found.latency == found.T else f"{step} (latency {found.latencies[step - 1]})"
+
+
+def cost_cells(energy: Energy | None) -> dict[str, str]:
+    """What the columns `COSTS` say of a network."""
+    if energy is None:
+        return {}
+    spikes = {"spikes": f"{energy.spikes:,.0f}"}
+    if energy.ratio is None:
+        return spikes
+    return spikes | {
+        "energy %": f"{100 * energy.ratio:.1f}",
+        "delay lines %": f"{100 * energy.delayed:.1f}" if energy.delayed else "",
+        "break-even T": "–" if energy.break_even is None else f"{energy.break_even:.1f}",
+    }
 
 
 def steps_table(found: Evaluation) -> Table:
