@@ -7,6 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -15,9 +16,12 @@ from spikecal.choice.placement import steps_within
 from spikecal.errors import ConfigError, ConversionError
 from spikecal.graph.graph import Graph
 from spikecal.graph.ops import MaxPool
+from spikecal.memory import free_memory, parse_bytes
 from spikecal.pipeline import Auto, Effort, Pipeline, Plan, resolve_plan
+from spikecal.settings import whole
 
 DEFAULT_T = 32
+MOST_T = 1 << 20  # no network of rates needs more, and every layer's spikes are held for T steps
 Choice = tuple[list[int], int | None]  # the T a network may have, and its latency; None is no more than T
 
 
@@ -39,13 +43,16 @@ def check_model(model: Any) -> None:
 
 
 def steps_of(T: int | Sequence[int]) -> list[int]:
-    steps: list[Any] = list(T) if isinstance(T, Sequence) else [T]
+    steps: list[Any] = list(T) if isinstance(T, Sequence | np.ndarray) and np.ndim(T) == 1 else [T]
     if not steps:
         raise ConfigError("T is an empty list: name at least one number of steps")
+    found = set[int]()
     for t in steps:
-        if not isinstance(t, int) or isinstance(t, bool) or t < 1:
-            raise ConfigError(f"T must be a positive number of steps, not {t!r}")
-    return sorted(set(steps))
+        number = whole(t)
+        if number is None or not 1 <= number <= MOST_T:
+            raise ConfigError(f"T must be a number of steps from 1 to {MOST_T:,}, not {t!r}")
+        found.add(number)
+    return sorted(found)
 
 
 def choices_of(T: int | Sequence[int] | None, latency: int | str | None) -> list[Choice]:
@@ -68,20 +75,29 @@ def latency_of(latency: Any, T: int | None) -> int:
         latency = T + int(text) if text.startswith("+") else int(Fraction(text[:-1]) * T)
     elif re.fullmatch(r"[0-9]{1,9}", text):
         latency = int(text)
-    if type(latency) is not int or latency < 1:
-        raise ConfigError(f"latency must be a positive integer, '2x' for twice T or '+10' for T + 10, not {latency!r}")
-    if T is not None and latency < T:
-        raise ConfigError(f"a network for T={T} cannot have a latency of {latency}: the output alone takes {T} steps")
-    return latency
+    number = whole(latency)
+    if number is None or not 1 <= number <= MOST_T:
+        wanted = f"an integer from 1 to {MOST_T:,}, '2x' for twice T or '+10' for T + 10"
+        raise ConfigError(f"latency must be {wanted}, not {latency!r}")
+    if T is not None and number < T:
+        raise ConfigError(f"a network for T={T} cannot have a latency of {number}: the output alone takes {T} steps")
+    return number
 
 
-def check_number(name: str, value: Any, least: int, below: int | None = None) -> None:
-    """Raise for what is no whole number of at least `least`; None is left to the default."""
-    if value is None and name != "seed":
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or value < least or (below is not None and value >= below):
+def checked_number(name: str, value: Any, least: int, below: int | None = None) -> int:
+    """`value` as an integer of at least `least`."""
+    number = whole(value)
+    if number is None or number < least or (below is not None and number >= below):
         wanted = "a non-negative integer" if least == 0 else f"an integer of at least {least}"
         raise ConfigError(f"{name} must be {wanted}, not {value!r}")
+    return number
+
+
+def memory_of(memory: int | str | None) -> int:
+    """Bytes to use before going to disk: a number of them, or a size such as "2G"; half of what is free by default."""
+    if memory is None:
+        return free_memory() // 2
+    return parse_bytes(memory) if isinstance(memory, str) else checked_number("memory", memory, 0)
 
 
 def check_pools(graph: Graph, pipeline: Pipeline) -> None:

@@ -14,13 +14,14 @@ from spikecal import __version__
 from spikecal.arguments import (
     Choice,
     check_model,
-    check_number,
     check_pools,
     checked_keep,
+    checked_number,
     choices_of,
     example_of,
     home_of,
     image_dims,
+    memory_of,
     number_of_inputs,
     plan_of,
 )  # fmt: skip
@@ -33,7 +34,6 @@ from spikecal.graph.graph import Graph, describe
 from spikecal.graph.lowering.lower import lower
 from spikecal.graph.ops import Spike
 from spikecal.graph.stages import partition, with_joints
-from spikecal.memory import free_memory
 from spikecal.phases import Context, histograms, run_phases, set_neurons
 from spikecal.pipeline import AUTO, Effort, Plan
 from spikecal.progress import Progress, Silent
@@ -59,7 +59,7 @@ def convert(
     seed: int = 0,
     keep: Sequence[str] = (),
     workdir: str | Path | None = None,
-    memory: int | None = None,
+    memory: int | str | None = None,
     micro_batch: int | None = None,
     records: bool = True,
     progress: Progress | None = None,
@@ -71,14 +71,14 @@ def convert(
     layers that wait, where that helps. With a latency and no T, T is chosen too. `effort`: how many pipelines AUTO
     tries, "low", "normal" or "high": about 5, 20 or 300 times the time of LCP. `keep`: submodules that stay analog at
     the end of the network. `workdir`: where a killed conversion resumes from. `memory`: bytes to use before going to
-    disk, by default half of what is free. `micro_batch`: images per kernel call. `records`: whether a pipeline without
-    calibrators simulates some images nevertheless, to record the errors of its stages.
+    disk, or a size such as "2G"; by default half of what is free. `micro_batch`: images per kernel call. `records`:
+    whether a pipeline without calibrators simulates some images nevertheless, to record the errors of its stages.
     """
     check_model(model)
     keep = checked_keep(keep)
-    check_number("seed", seed, 0, 2**63)
-    check_number("memory", memory, 0)
-    check_number("micro_batch", micro_batch, 1)
+    seed = checked_number("seed", seed, 0, 2**63)
+    budget = memory_of(memory)
+    micro_batch = None if micro_batch is None else checked_number("micro_batch", micro_batch, 1)
     plan, choices = plan_of(pipeline, effort), choices_of(T, latency)
     device, dtype = home_of(model)
     chosen = [
@@ -95,7 +95,7 @@ def convert(
         pipeline=plan.fixed,
         seed=seed,
         micro_batch=micro_batch,
-        memory=int(COUNTED * (free_memory() // 2 if memory is None else memory)),
+        memory=int(COUNTED * budget),
         records=records,
         progress=progress or Silent(),
         workdir=work,
@@ -105,7 +105,7 @@ def convert(
     finally:
         if work is not None:
             work.close()
-    result.describe(images=len(chosen), inputs=tuple(tuple(x.shape[1:]) for x in chosen[0]), keep=tuple(keep))
+    result.describe(images=len(chosen), keep=tuple(keep))
     return result
 
 
@@ -148,6 +148,7 @@ def _calibrated(context: Context, plan: Plan, choices: list[Choice], timings: Ti
         networks[found.T], decisions[found.T] = network, found
         timings.steps[found.T] = time.perf_counter() - started
     origin = Origin(
+        inputs=tuple(tuple(x.shape[1:]) for x in context.images[0]),
         micro_batches={T: context.images_per_call(T) for T in networks if context.phases()},
         placements={T: found.placement.to_dict() for T, found in decisions.items() if found.placement},
         choices={T: found.selection.to_dict() for T, found in decisions.items() if found.selection},

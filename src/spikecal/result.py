@@ -10,6 +10,7 @@ from spikecal.calibration.sweep import StageRecord, settings_of
 from spikecal.errors import ConfigError
 from spikecal.files import is_special, write_whole
 from spikecal.pipeline import Pipeline
+from spikecal.settings import whole
 from spikecal.snn.file import write
 from spikecal.snn.network import SpikingNetwork
 from spikecal.snn.origin import Origin, Timings
@@ -40,7 +41,7 @@ class Result:
         return self.pipelines[max(self.pipelines)]
 
     def at(self, T: int) -> SpikingNetwork:
-        if T not in self.networks:
+        if whole(T) not in self.networks:
             raise ConfigError(f"there is no network for T={T}; there are T={sorted(self.networks)}")
         return self.networks[T]
 

@@ -2,10 +2,14 @@
 
 import dataclasses
 import math
+import operator
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
+
+import numpy as np
 
 from spikecal.errors import ConfigError
 
@@ -33,6 +37,13 @@ def preset(given: Made | str, kind: type[Made], presets: Mapping[str, Made], wha
     if found is None:
         raise ConfigError(f"there is no {what} {given!r}; there are {', '.join(presets)}")
     return found
+
+
+def whole(value: Any) -> int | None:
+    """`value` as Python's integer, numpy's included; None where it is none."""
+    with suppress(TypeError):
+        return None if isinstance(value, bool | np.bool_) else operator.index(value)
+    return None
 
 
 def check_types(cls: type, settings: dict[str, Any], what: str, name: str = "") -> None:

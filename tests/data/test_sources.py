@@ -44,7 +44,7 @@ class TestNpz:
             ({"images": np.zeros((2, 4, 4, 4), np.uint8)}, "channels"),
             ({"images": np.full((2, 3, 4, 4), "a")}, "cannot be taken for numbers"),
             ({"images": np.zeros((2, 3, 4, 4), np.complex64)}, "complex64"),
-            ({"images": np.zeros((2, 12), np.uint8)}, "shape"),
+            ({"images": np.zeros((2, 1, 3, 4, 4), np.uint8)}, "shape"),
             ({"images": np.full((1, 3, 2, 2), np.nan)}, "finite"),
             ({"images": np.zeros((0, 3, 4, 4), np.uint8)}, "no images"),
             ({"images": np.zeros((2, 3, 4, 4), np.uint8), "labels": np.zeros(3, np.int64)}, "2 images"),

@@ -16,6 +16,7 @@ from spikecal.graph.ops import Conv, Joint, Spike
 from spikecal.pipeline import Pipeline
 from spikecal.progress import Progress
 from spikecal.snn.network import SpikingNetwork
+from spikecal.tensors import as_labels, as_tensor
 
 BATCH = 250
 EXACT = 1e-9  # shares of whole images: what floats may differ by
@@ -164,8 +165,9 @@ def _zeros(snn: SpikingNetwork) -> Tensor:
 def _checked(labels: Tensor, classes: int) -> Tensor:
     if labels.ndim != 1 or labels.is_floating_point():
         raise DataError(f"labels are one class number an image, not {labels.dtype} of shape {list(labels.shape)}")
-    if (labels >= classes).any():
-        raise DataError(f"there is a label {int(labels.max())}, and the network has {classes} classes")
+    outside = labels[(labels < 0) | (labels >= classes)]
+    if len(outside):
+        raise DataError(f"there is a label {int(outside[0])}, and the network has classes 0 to {classes - 1}")
     return labels.cpu()
 
 
@@ -272,11 +274,13 @@ def batches(data: Any, progress: Progress | None, dims: int | None = None) -> It
 
     `dims` are the dimensions of one image, where they are known: they tell a list of batches from one of images.
     """
+    data = as_tensor(data)
+    pair = _pair(data)
     if isinstance(data, Tensor):
         found: Iterable[Any] = data.split(BATCH)
         count = -(-len(data) // BATCH)
-    elif isinstance(data, (tuple, list)) and len(data) == 2 and _is_pair(data):
-        images, labels = data
+    elif pair is not None:
+        images, labels = pair
         if len(images) != len(labels):
             raise DataError(f"there are {len(images)} images and {len(labels)} labels")
         found = zip(images.split(BATCH), labels.split(BATCH), strict=True)
@@ -292,25 +296,30 @@ def batches(data: Any, progress: Progress | None, dims: int | None = None) -> It
         progress.phase("evaluate", count, None)
     empty = True
     for item in found:
-        images, labels = _parts(item)
-        empty = empty and len(images) == 0
-        yield images, labels
+        batch = _parts(item)
+        empty = empty and len(batch[0]) == 0
+        yield batch
         if progress is not None:
             progress.advance()
     if empty:
         raise DataError("there are no images to evaluate on")
 
 
-def _is_pair(data: Sequence[Any]) -> bool:
-    """Whether these are all images and all labels, and not two batches of images."""
-    return all(isinstance(part, Tensor) for part in data) and data[0].ndim != data[1].ndim
+def _pair(data: Any) -> tuple[Tensor, Tensor] | None:
+    """All images and all labels, where `data` is that and not two batches of images."""
+    if not isinstance(data, (tuple, list)) or len(data) != 2:
+        return None
+    images, labels = as_tensor(data[0]), as_labels(data[1])
+    tensors = isinstance(images, Tensor) and isinstance(labels, Tensor)
+    return (images, labels) if tensors and images.ndim != labels.ndim else None
 
 
 def _parts(item: Any) -> tuple[Tensor, Tensor | None]:
+    item = as_tensor(item)
     if isinstance(item, Tensor):
         return item, None
-    if isinstance(item, (tuple, list)) and item and isinstance(item[0], Tensor):
-        labels = item[1] if len(item) > 1 else None
+    if isinstance(item, (tuple, list)) and item and isinstance(images := as_tensor(item[0]), Tensor):
+        labels = as_labels(item[1]) if len(item) > 1 else None
         if labels is None or isinstance(labels, Tensor):
-            return item[0], labels
+            return images, labels
     raise DataError("evaluation needs labels: batches of (images, labels), or images alone with the ANN")

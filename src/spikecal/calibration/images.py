@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from spikecal.errors import DataError
+from spikecal.tensors import as_labels, as_tensor, one_image
 
 Inputs = tuple[Tensor, ...]  # one batch: a tensor for each of the network's inputs
 
@@ -16,14 +17,19 @@ def collect(images: Any, count: int, inputs: int, seed: int, dims: int | None = 
 
     A tensor, a tuple of tensors (one an input, labels after them) or an indexable dataset is sampled as a whole; of an
     iterable (a loader, a list of batches) the first `count` are read. Items may be images, or sequences that begin
-    with the network's `inputs` tensors; what follows (labels) is dropped.
+    with the network's `inputs` tensors; what follows (labels) is dropped. Numpy arrays are as good as tensors.
     """
     generator = torch.Generator().manual_seed(seed)
+    images = as_tensor(images)
+    if isinstance(images, tuple):
+        images = tuple(map(as_labels, images))
     if isinstance(images, Tensor):
         images = (images,)
     if _is_loaders_batch(images, inputs):
         images = tuple(images)
     if isinstance(images, tuple) and images and all(isinstance(x, Tensor) for x in images):
+        if dims is not None and images[0].ndim == dims:
+            raise one_image(images[0])
         return _from_tensors(images[:inputs], count, inputs, generator)
     if hasattr(images, "__getitem__") and hasattr(images, "__len__") and not is_list_of_batches(images, dims):
         chosen = torch.randperm(len(images), generator=generator)[:count].tolist()
@@ -50,7 +56,7 @@ def is_list_of_batches(items: Any, dims: int | None = None) -> bool:
     """
     if not isinstance(items, list) or not items:
         return False
-    first = items[0][0] if isinstance(items[0], (tuple, list)) and items[0] else items[0]
+    first = as_tensor(items[0][0] if isinstance(items[0], (tuple, list)) and items[0] else items[0])
     return isinstance(first, Tensor) and (first.ndim in (2, 4) if dims is None else first.ndim == dims + 1)
 
 
@@ -90,8 +96,9 @@ def _first(loader: Iterable[Any], count: int, inputs: int) -> list[Inputs]:
 
 
 def _inputs(item: Any, inputs: int, single: bool) -> Inputs:
+    item = as_tensor(item)
     parts = (item,) if isinstance(item, Tensor) else tuple(item) if isinstance(item, (tuple, list)) else ()
-    parts = parts[:inputs]
+    parts = tuple(map(as_tensor, parts[:inputs]))
     if len(parts) < inputs or not all(isinstance(x, Tensor) for x in parts):
         raise DataError(
             f"an item of the calibration images is {type(item).__name__}, not a tensor or a sequence that begins "

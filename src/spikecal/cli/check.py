@@ -14,10 +14,13 @@ def check(
     input_size: Annotated[
         tuple[int, int] | None, typer.Option("--size", metavar="H W", help="Input size. (default the model's own)")
     ] = None,
+    shape: Annotated[
+        str | None, typer.Option(metavar="C,H,W", help="Shape of one input, also of a signal (2,64) or a vector (16).")
+    ] = None,
     keep: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Submodule that stays analog, at the network's end.")
     ] = None,
-    steps: Annotated[int, typer.Option("-T", min=1, metavar="N", help="Time steps of the estimates.")] = 32,
+    steps: Annotated[int, typer.Option("-T", metavar="N", help="Time steps of the estimates.")] = 32,
     pipeline: Annotated[str, typer.Option(metavar="NAME", help="Pipeline of the estimates.")] = "auto",
     task: options.Task = None,
     json: options.Json = False,
@@ -28,4 +31,5 @@ def check(
     if model.endswith(".snn") or (":" not in model and Path(model).is_file()):
         show(check_file(Path(model)), json)
     else:
-        show(check_model(model, input_size, tuple(keep or ()), steps, pipeline, task), json)
+        given = options.shape_of(shape, input_size)
+        show(check_model(model, given, tuple(keep or ()), steps, pipeline, task), json)

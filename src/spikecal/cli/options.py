@@ -1,5 +1,6 @@
 """Options that several verbs take, and what they mean."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -58,6 +59,23 @@ Rounding = Literal["floor", "bias", "potential", "split"]
 Threshold = Literal["maxact", "percentile", "mmse"]
 Per = Literal["layer", "channel"]
 Effort = Literal["low", "normal", "high"]
+
+
+def shape_of(shape: str | None, size: tuple[int, int] | None) -> tuple[int, ...] | None:
+    """The shape of one input, from `--shape 2,64` or `--size H W`, which leaves the channels to the network."""
+    if shape is not None and size is not None:
+        raise ConfigError("give --shape or --size, not both")
+    if size is not None:
+        if min(size) < 1:
+            raise ConfigError(f"--size must be a height and a width in pixels, not {size[0]} and {size[1]}")
+        return (0, *size)
+    if shape is None:
+        return None
+    texts = re.split(r"[,x×]", shape.replace(" ", ""))
+    parts = [int(text) if text.isdecimal() and len(text) < 10 else 0 for text in texts]
+    if min(parts) < 1 or len(parts) > 4:
+        raise ConfigError(f"--shape must be one to four positive sizes, such as 3,32,32, 2,64 or 16, not {shape!r}")
+    return tuple(parts)
 
 
 def name_and_file(entry: str) -> tuple[str, Path | None]:

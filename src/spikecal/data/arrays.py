@@ -11,12 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spikecal.data.card import Card
 from spikecal.data.images import Data
 from spikecal.errors import DataError, first_line
 from spikecal.memory import free_memory
 
+FORMS = {  # of arrays of inputs, by the dimensions of one
+    1: "vectors [N, F]",
+    2: "signals [N, C, L] or [N, L]",
+    3: "images [N, C, H, W], [N, H, W, C] or [N, H, W]",
+    4: "volumes [N, C, D, H, W] or [N, D, H, W]",
+}
 
-def load_npz(spec: str, path: Path, split: str) -> Data:
+
+def load_npz(spec: str, path: Path, split: str, card: Card | None = None) -> Data:
     """Keys `x_train` and `y_train` (or `_test`), `images` and `labels`, or `x` and `y`; or what `distill` wrote."""
     if not path.exists():
         raise DataError(f"{spec}: there is no file {path}")
@@ -35,7 +43,7 @@ def load_npz(spec: str, path: Path, split: str) -> Data:
         damaged = path.is_file() and not zipfile.is_zipfile(path)
         reason = "it is not an npz file" if damaged else first_line(error)
         raise DataError(f"{spec}: {path} cannot be read: {reason}") from error
-    return from_arrays(spec, images, labels, distilled)
+    return from_arrays(spec, images, labels, card, distilled)
 
 
 def _member(spec: str, arrays: np.lib.npyio.NpzFile, name: str) -> np.ndarray | None:
@@ -59,20 +67,9 @@ def _member(spec: str, arrays: np.lib.npyio.NpzFile, name: str) -> np.ndarray | 
     return arrays[name]
 
 
-def from_arrays(name: str, images: Any, labels: Any, distilled: bool = False) -> Data:
-    """Arrays [N, C, H, W] (this wins where both fit), [N, H, W, C] or [N, H, W], of uint8 or of float."""
-    pixels = _tensor(name, "images", images)
-    if pixels.ndim == 3:
-        pixels = pixels[:, None]
-    if pixels.ndim != 4:
-        raise DataError(
-            f"{name}: images of shape {tuple(pixels.shape)} are not [N, C, H, W], [N, H, W, C] or [N, H, W]"
-        )
-    first, last = distilled or pixels.shape[1] in (1, 3), pixels.shape[3] in (1, 3)
-    if not first and last:
-        pixels = pixels.permute(0, 3, 1, 2)
-    elif not first:
-        raise DataError(f"{name}: images of shape {tuple(pixels.shape)} have neither 1 nor 3 channels")
+def from_arrays(name: str, images: Any, labels: Any, card: Card | None = None, distilled: bool = False) -> Data:
+    """Arrays of uint8 or of float, one input of the network with this `card` an entry."""
+    pixels = as_inputs(name, _tensor(name, "images", images), card, distilled)
     if pixels.dtype != torch.uint8:
         if not pixels.is_floating_point():
             raise DataError(f"{name}: images are {pixels.dtype}: give uint8 in 0..255 or float in 0..1")
@@ -80,6 +77,27 @@ def from_arrays(name: str, images: Any, labels: Any, distilled: bool = False) ->
         if not pixels.isfinite().all():
             raise DataError(f"{name}: images hold values that are not finite")
     return Data(name=name, images=pixels, labels=from_labels(name, labels), distilled=distilled)
+
+
+def as_inputs(name: str, x: Tensor, card: Card | None = None, distilled: bool = False) -> Tensor:
+    """Inputs with a dimension for their channels, and that one first.
+
+    Images are [N, C, H, W] (this wins where both fit), [N, H, W, C] or [N, H, W], vectors [N, F]. Where the card says
+    so they are signals, [N, C, L] or [N, L], or volumes.
+    """
+    of_images = card is not None and (card.size is not None or card.channels is not None)
+    dims = (card and card.dims) or (1 if x.ndim == 2 and not of_images else 3)
+    if x.ndim == dims and dims > 1:
+        x = x[:, None]
+    if x.ndim != dims + 1:
+        raise DataError(f"{name}: inputs of shape {tuple(x.shape)} are not {FORMS[dims]}")
+    if dims != 3 or distilled or x.shape[1] in (1, 3):
+        return x
+    if x.shape[3] in (1, 3):
+        return x.permute(0, 3, 1, 2)
+    if card is None or card.channels is not None:
+        raise DataError(f"{name}: images of shape {tuple(x.shape)} have neither 1 nor 3 channels")
+    return x  # only the network can tell
 
 
 def from_labels(name: str, values: Any) -> Tensor | None:

@@ -15,8 +15,10 @@ class Card:
 
     `size` is (height, width), None where any size will do; `crop` is the share of the shorter side that the central
     crop keeps, `interpolation` how it is resized. `mean` and `std` have one entry a channel; None leaves the pixels as
-    they are. `weights` names an embedded file, and `trained` says whether the network is of use without one. `data` is
-    the set it is calibrated and measured on unless another is named.
+    they are. `dims` are the dimensions of one input: 1 for vectors, 2 for signals [C, L], 3 for images [C, H, W], 4 for
+    volumes; None where neither the card nor the network's convolutions tell. `weights` names an embedded file, and
+    `trained` says whether the network is of use without one. `data` is the set it is calibrated and measured on unless
+    another is named.
     """
 
     name: str
@@ -25,6 +27,7 @@ class Card:
     std: tuple[float, ...] | None = None
     crop: float = 1.0
     interpolation: Interpolation = "bilinear"
+    dims: int | None = None
     classes: tuple[str, ...] = ()
     data: str | None = None
     weights: str | None = None
@@ -42,6 +45,9 @@ class Card:
             raise ConfigError(f"{self.name}: interpolation is {known}, not {self.interpolation!r}")
         if self.size is not None and (len(self.size) != 2 or min(self.size) < 1):
             raise ConfigError(f"{self.name}: size must be a height and a width, not {self.size}")
+
+        if self.dims not in (None, 1, 2, 3, 4) or (self.size is not None and self.dims not in (None, 3)):
+            raise ConfigError(f"{self.name}: dims must be 1 to 4, and 3 where there is a size, not {self.dims}")
 
     @property
     def channels(self) -> int | None:

@@ -97,20 +97,23 @@ class Loader:
 
 
 def prepare(images: Tensor, card: Card, name: str) -> Tensor:
-    """Images [N, C, H, W], uint8 or float in 0..1, as (x - mean) / std of the card's size: float32."""
+    """Images [N, C, H, W], uint8 or float in 0..1, as (x - mean) / std of the card's size: float32.
+
+    Vectors, signals and volumes have no size to be fitted to.
+    """
     pixels = _floats(images)
-    if pixels.shape[1] == 1 and card.channels == 3:
+    if pixels.ndim == 4 and pixels.shape[1] == 1 and card.channels == 3:
         pixels = pixels.expand(-1, 3, -1, -1)
     if card.channels is not None and pixels.shape[1] != card.channels:
         raise DataError(f"{name}: images have {pixels.shape[1]} channels, {card.name} takes {card.channels}")
-    pixels = fit_tensor(pixels, card)
+    pixels = fit_tensor(pixels, card) if card.size is not None else pixels
     if card.mean is None or card.std is None:
         return pixels.contiguous()
     if images.dtype != torch.uint8:
         _check_normalised(pixels, card, name)
-    mean = torch.tensor(card.mean, dtype=pixels.dtype, device=pixels.device).view(-1, 1, 1)
-    std = torch.tensor(card.std, dtype=pixels.dtype, device=pixels.device).view(-1, 1, 1)
-    return (pixels - mean) / std
+    mean, std = (torch.tensor(values, dtype=pixels.dtype, device=pixels.device) for values in (card.mean, card.std))
+    along = (-1, *(1,) * (pixels.ndim - 2))
+    return (pixels - mean.view(along)) / std.view(along)
 
 
 def _floats(images: Tensor) -> Tensor:

@@ -2,14 +2,16 @@
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor
+from torch.utils.data import Dataset
 
-from spikecal.data.arrays import from_arrays, from_labels, load_npz
+from spikecal.data.arrays import from_arrays, load_npz
 from spikecal.data.card import Card
+from spikecal.data.datasets import from_dataset, from_loader
 from spikecal.data.factory import call, is_factory, load_factory
 from spikecal.data.folder import load_folder
 from spikecal.data.images import Data, Images, subset
@@ -23,9 +25,9 @@ SPLITS = ("train", "test")
 DISTILLED = "distilled"  # what `convert --data` makes itself, from the network
 KINDS: dict[str, Callable[[str, Path, str], Data]] = {
     "folder": load_folder,
-    "npz": load_npz,
     "imagenet": load_imagenet,
 }
+ARRAYS = "npz"
 
 
 def data_root() -> Path:
@@ -33,10 +35,11 @@ def data_root() -> Path:
     return Path(os.environ.get("SPIKECAL_DATA") or "~/.cache/spikecal").expanduser()
 
 
-def load_data(spec: str, split: str, root: Path | None = None) -> Data:
+def load_data(spec: str, split: str, root: Path | None = None, card: Card | None = None) -> Data:
     """The images of `spec`: a known set's name, `folder:PATH`, `npz:PATH`, `imagenet:PATH` or a function.
 
-    A function is `file.py:name` or `package.module:name`.
+    A function is `file.py:name` or `package.module:name`. With the `card` of the network that they are for, arrays may
+    also hold signals or volumes.
     """
     if split not in SPLITS:
         raise DataError(f"split is one of {', '.join(SPLITS)}, not {split!r}")
@@ -50,10 +53,12 @@ def load_data(spec: str, split: str, root: Path | None = None) -> Data:
     kind, _, rest = spec.partition(":")
     if kind in KINDS and rest:
         return KINDS[kind](spec, Path(rest).expanduser(), split)
+    if kind == ARRAYS and rest:
+        return load_npz(spec, Path(rest).expanduser(), split, card)
     if is_factory(spec):
-        return _from_factory(spec, split)
+        return _from_factory(spec, split, card)
     raise DataError(
-        f"unknown data {spec!r}: give {', '.join(KNOWN)}, {', '.join(f'{kind}:PATH' for kind in KINDS)}, "
+        f"unknown data {spec!r}: give {', '.join(KNOWN)}, {', '.join(f'{kind}:PATH' for kind in (*KINDS, ARRAYS))}, "
         f"file.py:function or module:function"
     )
 
@@ -65,16 +70,21 @@ def chosen_data(name: str | None, card: Card, split: str, root: Path | None, *, 
     name = name or card.data
     if name is None:
         raise ConfigError(f"{card.name} comes with no images: give --data")
-    return load_data(name, split, root)
+    try:
+        return load_data(name, split, root, card)
+    except DataError as error:
+        if not from_file or name != card.data:
+            raise
+        raise DataError(f"{error}; the file names these images as its own: --data names others") from error
 
 
 def runs_code(spec: str) -> bool:
     """Whether reading these images would run a function: fine where a user types it, not where a file says it."""
-    return spec not in KNOWN and spec.partition(":")[0] not in KINDS and is_factory(spec)
+    return spec not in KNOWN and spec.partition(":")[0] not in (*KINDS, ARRAYS) and is_factory(spec)
 
 
-def _from_factory(spec: str, split: str) -> Data:
-    """What the function returns: `Data`, images, or a pair of images and labels; `images` may be lazy (`Images`).
+def _from_factory(spec: str, split: str, card: Card | None) -> Data:
+    """What the function returns: `Data`, arrays of images, a dataset or loader, or a pair of images and labels.
 
     It is called with the split's name if it takes an argument.
     """
@@ -88,7 +98,11 @@ def _from_factory(spec: str, split: str) -> Data:
         return made
     images, labels = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if isinstance(images, Tensor | np.ndarray):
-        return from_arrays(spec, images, labels)
-    if isinstance(images, Images) and not isinstance(images, str | bytes | tuple | list | dict):
-        return Data(name=spec, images=images, labels=from_labels(spec, labels))
-    raise DataError(f"{spec} returned a {type(made).__name__}: return images, or a pair of images and labels")
+        return from_arrays(spec, images, labels, card)
+    if isinstance(images, Images) and not isinstance(images, str | bytes | dict):
+        return from_dataset(spec, images, labels, card)
+    if isinstance(images, Iterable) and not isinstance(images, str | bytes | dict | Dataset):
+        return from_loader(spec, images, card)
+    raise DataError(
+        f"{spec} returned a {type(made).__name__}: return images, a dataset or loader, or a pair of images and labels"
+    )

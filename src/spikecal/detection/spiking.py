@@ -98,7 +98,7 @@ def convert(
     readout: Readout = READOUT,
     seed: int = 0,
     workdir: str | Path | None = None,
-    memory: int | None = None,
+    memory: int | str | None = None,
     micro_batch: int | None = None,
     progress: Progress | None = None,
 ) -> Conversion:

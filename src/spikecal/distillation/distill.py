@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from spikecal import __version__
+from spikecal.arguments import checked_number, memory_of
 from spikecal.data.card import Card
 from spikecal.data.images import Data
 from spikecal.data.prepare import prepare
@@ -25,6 +26,7 @@ from spikecal.errors import ConfigError
 from spikecal.files import write_whole
 from spikecal.memory import free_memory
 from spikecal.progress import Progress, Silent
+from spikecal.settings import whole
 from spikecal.workdir import Workdir, fingerprint
 
 IMAGES = 1024
@@ -110,7 +112,7 @@ def distill(
     batch: int | None = None,
     seed: int = 0,
     workdir: str | Path | None = None,
-    memory: int | None = None,
+    memory: int | str | None = None,
     progress: Progress | None = None,
     report: Report | None = None,
 ) -> Distilled:
@@ -121,11 +123,10 @@ def distill(
     default what is free. `report` is called for each finished batch.
     """
     settings = _settings(inversion, iterations)
-    _check_whole("n", n, 1)
-    _check_whole("seed", seed, 0)
+    n, seed = checked_number("n", n, 1, 2**63), checked_number("seed", seed, 0, 2**63)
     teachers = _teachers(model, card, size)
     shape = (_channels(teachers[0], channels), *_size(teachers[0].card))
-    room = free_memory() if memory is None else min(memory, free_memory())
+    room = free_memory() if memory is None else min(memory_of(memory), free_memory())
     if n * math.prod(shape) * PIXEL > room:
         raise ConfigError(f"{n:,} images of shape {shape} are more than {_gigabytes(room)} hold: give a smaller n")
     batch = _batch(batch, sum(teacher.probe(shape) for teacher in teachers), room)
@@ -239,10 +240,10 @@ def _cards(models: Sequence[nn.Module], card: Card | Sequence[Card] | None, size
         raise ConfigError(f"there are {len(models)} networks and {len(cards)} cards: give one each")
     cards = cards or [Card(name=type(one).__name__) for one in models]
     if size is not None:
-        sides = (size, size) if isinstance(size, int) else tuple(size) if isinstance(size, Sequence) else (size,)
-        if len(sides) != 2 or not all(isinstance(s, int) and not isinstance(s, bool) and s > 0 for s in sides):
+        sides = [whole(side) or 0 for side in (size if isinstance(size, Sequence) else (size, size))]
+        if len(sides) != 2 or min(sides) < 1:
             raise ConfigError(f"size is a side, or height and width, in pixels, not {size!r}")
-        cards[0] = replace(cards[0], size=sides)
+        cards[0] = replace(cards[0], size=(sides[0], sides[1]))
     if len({one.mean is None for one in cards}) > 1:
         silent, other = (next(one for one in cards if (one.mean is None) == is_) for is_ in (True, False))
         raise ConfigError(f"{silent.name} does not say how it takes pixels, and {other.name} does: give cards")
@@ -257,7 +258,7 @@ def _size(card: Card) -> tuple[int, int]:
 
 def _channels(teacher: Teacher, given: int | None) -> int:
     if given is not None:
-        _check_whole("channels", given, 1)
+        given = checked_number("channels", given, 1)
         if teacher.card.channels not in (None, given):
             raise ConfigError(f"channels is {given}, and the card of {teacher.name} says {teacher.card.channels}")
     first = next((m.in_channels for m in teacher.network.modules() if isinstance(m, nn.Conv2d)), None)
@@ -270,7 +271,7 @@ def _channels(teacher: Teacher, given: int | None) -> int:
 def _batch(asked: int | None, bytes_an_image: int, room: int) -> int:
     """How many images are optimised together; the same on every machine, unless there is no room for it."""
     if asked is not None:
-        _check_whole("batch", asked, 1)
+        asked = checked_number("batch", asked, 1)
     batch = asked or max(LEAST, min(BATCH, HELD // bytes_an_image))
     needed = batch * bytes_an_image * WORKING
     if needed > room:
@@ -337,8 +338,3 @@ WITHOUT_BN = (
     "{name} has no BN, it is folded already, or it is not called as a module: there are no statistics to match, only "
     "classes to aim at (a ResNet-20 without BN was 10 points of accuracy below real images at T=4, one with BN 2)"
 )
-
-
-def _check_whole(name: str, value: Any, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least or value >= 2**63:
-        raise ConfigError(f"{name} is a whole number from {least} on, not {value!r}")

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from spikecal.distillation.teacher import Teacher, label_loss, scale
 from spikecal.errors import ConfigError
+from spikecal.settings import whole
 
 Start = Literal["pink", "white"]
 BETAS = (0.5, 0.9)  # of Adam: gradients of so few iterations are soon out of date
@@ -39,7 +40,8 @@ class Inversion:
     start: Start = "pink"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.iterations, int) or isinstance(self.iterations, bool) or self.iterations < 1:
+        iterations = whole(self.iterations)
+        if iterations is None or iterations < 1:
             raise ConfigError(f"iterations is a whole number from 1 on, not {self.iterations!r}")
         if not isinstance(self.flip, bool):
             raise ConfigError(f"flip is true or false, not {self.flip!r}")

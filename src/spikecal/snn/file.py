@@ -23,6 +23,7 @@ from spikecal.graph.graph import Graph, Node
 from spikecal.graph.ops import OPS, Input, Joint, Op, Spike
 from spikecal.graph.ops.base import is_channel
 from spikecal.neurons import known_neuron
+from spikecal.settings import whole
 from spikecal.snn.network import READOUTS, Readout, SpikingNetwork
 from spikecal.snn.origin import Origin
 
@@ -377,10 +378,10 @@ def load(path: str | Path, T: int | None = None, head: nn.Module | None = None) 
     steps = reader.steps()
     if T is None:
         T = steps[-1]
-    if type(T) is not int or T not in steps:
+    if (chosen := whole(T)) is None or chosen not in steps:
         raise FileError(f"{path} has no network for T={T!r}; it has T={', '.join(map(str, steps))}")
     if reader.spec["head"] and head is None:
         raise FileError(f"{path} holds a spiking body without its analog head: load it with head=module")
     if head is not None and not reader.spec["head"]:
         raise FileError(f"{path} holds a whole network: load it without a head")
-    return reader.network(T, head)
+    return reader.network(chosen, head)

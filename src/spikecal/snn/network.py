@@ -17,7 +17,7 @@ from spikecal.snn.execute import Emission, Want, images_per_call, shapes_of, ste
 from spikecal.snn.origin import Origin
 from spikecal.snn.walk import Course
 from spikecal.snn.windows import Windows, added_up, part
-from spikecal.tensors import channels_last
+from spikecal.tensors import as_tensor, channels_last, one_image
 
 # How an output that is itself an activation is read: as the activation of the mean current, or as mean spikes.
 Readout = Literal["current", "spikes"]
@@ -263,8 +263,12 @@ class SpikingNetwork(nn.Module):
         expected = len(self.graph.inputs())
         if len(inputs) != expected:
             raise DataError(f"the network takes {expected} inputs, not {len(inputs)}")
+        inputs = tuple(map(as_tensor, inputs))
         if not all(isinstance(x, Tensor) and x.is_floating_point() for x in inputs):
             raise DataError("the network takes tensors of floats, normalised as in training")
+        for x, shape in zip(inputs, self.origin.inputs, strict=False):  # none of a network from an old file
+            if x.ndim == len(shape):
+                raise one_image(x)
         if not all(bool(torch.isfinite(x).all()) for x in inputs):
             raise DataError("an input has NaN or infinite values")
         dtype = next((p.dtype for p in self.parameters() if p.is_floating_point()), inputs[0].dtype)

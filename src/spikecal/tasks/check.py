@@ -7,6 +7,7 @@ from torch import Tensor
 
 from spikecal.analysis.estimate import estimate
 from spikecal.analysis.inspection import inspect
+from spikecal.arguments import steps_of
 from spikecal.data.images import Data, Unreadable, none_readable, unreadable_files
 from spikecal.errors import ConfigError, ConversionError, DataError, SpikecalError, refuse_unreadable
 from spikecal.pipeline import resolve_plan
@@ -24,7 +25,7 @@ from spikecal.tasks.outcome import (
     unreadable_lines,
 )
 from spikecal.tasks.waiting import time_tables
-from spikecal.zoo.models import random_images
+from spikecal.zoo.models import noise, random_images
 
 BATCH = 64
 
@@ -51,21 +52,25 @@ def check_file(path: Path) -> Outcome:
 
 
 def check_model(
-    model: str, input_size: tuple[int, int] | None, keep: tuple[str, ...], T: int, name: str, task: str | None
+    model: str, shape: tuple[int, ...] | None, keep: tuple[str, ...], T: int, name: str, task: str | None
 ) -> Outcome:
-    """The stages of a network, and what converting it with the pipeline of that name would take."""
+    """The stages of a network, and what converting it with the pipeline of that name would take.
+
+    `shape` is that of one input; 0 channels are as many as the network takes.
+    """
+    (T,) = steps_of(T)
     network, card, pipeline, timed = task_of_model(model, task).part(model, resolve_plan(name))
-    if input_size is not None and min(input_size) < 1:
-        raise ConfigError(f"--size is a height and a width in pixels, not {input_size[0]} and {input_size[1]}")
-    height, width = input_size or card.size or (0, 0)
-    if min(height, width) < 1:
-        raise ConfigError(f"{model} does not say its input size: give --size H W")
-    images = random_images(network, card, timed, (height, width))
+    if shape is None and card.size is None:
+        raise ConfigError(f"{model} does not say what it takes: give --size H W, or --shape C,H,W (a signal: 2,64)")
+    shape = shape or (0, *(card.size or ()))
+    images = noise(timed, shape) if shape[0] else random_images(network, card, timed, (shape[1], shape[2]))
+    shape = tuple(images.shape[1:])
     try:
         found = estimate(network, images, keep, T, pipeline)
     except ConversionError as error:
         return _refused(model, error)
-    facts: dict[str, Any] = {"model": model, "converts": True, "input": [height, width], "stages": found.stages}
+    facts: dict[str, Any] = {"model": model, "converts": True, "input": list(shape[1:]), "shape": list(shape)}
+    facts["stages"] = found.stages
     facts["estimate"] = {"T": T, "pipeline": name, "seconds": found.seconds, "bytes": found.bytes}
     rows = [
         (f["stage"], f["kind"], ", ".join(f["operations"]), "×".join(map(str, f["shape"])), f"{f['parameters']:,}")
@@ -74,7 +79,7 @@ def check_model(
     columns = ("stage", "kind", "operations", ">shape", ">parameters")
     cost = (
         f"{len(rows)} stages; {name} at T = {T} would take about {duration(found.seconds)} and "
-        f"{size(found.bytes)} of memory for {pipeline.fixed.images:,} images of {height}×{width} "
+        f"{size(found.bytes)} of memory for {pipeline.fixed.images:,} inputs of {'×'.join(map(str, shape))} "
         f"(less memory: it goes to disk)"
     )
     return Outcome(facts, [Table(f"{model}: converts", columns, rows), Line(cost)])

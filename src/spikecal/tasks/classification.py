@@ -3,7 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from spikecal.analysis.summary import Summary
 from spikecal.analysis.timing import timings
 from spikecal.conversion import convert
 from spikecal.data.card import Card
-from spikecal.data.images import Data, Unreadable, readable
+from spikecal.data.images import Data, FileImages, Unreadable, data_fingerprint, readable
 from spikecal.data.prepare import Prepared
 from spikecal.data.sources import DISTILLED, chosen_data, load_data, subset
 from spikecal.detection.sources import KINDS
@@ -84,7 +84,7 @@ class Classification:
         started = time.perf_counter()
         result = convert(network, Prepared(chosen, card), keep=asked.keep, **asked.settings(progress))
         made = _Made(asked, result, distilled, distilling + time.perf_counter() - started, unreadable)
-        result.describe(card=card.to_dict())
+        result.describe(card=replace(card, data=card.data if asked.data in (None, DISTILLED) else asked.data).to_dict())
         if distilled is not None:
             result.timings.distilling = distilling
         if source.distilled:
@@ -209,7 +209,9 @@ def same_images(a: Data, b: Data) -> bool:
     """Whether two splits are one: some sources have no others."""
     if isinstance(a.images, Tensor) and isinstance(b.images, Tensor):
         return equal(a.images, b.images)
-    return bool(a.images == b.images)  # lists of files
+    if isinstance(a.images, FileImages):
+        return bool(a.images == b.images)
+    return data_fingerprint(a) == data_fingerprint(b)
 
 
 def distilled_for(asked: Conversion, network: nn.Module, card: Card, progress: Progress | None, say: Say) -> Distilled:

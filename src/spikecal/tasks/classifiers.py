@@ -38,7 +38,7 @@ def load_networks(
         if info["head"]:
             raise ConfigError(f"{file} was made with --keep and has no end of its own: give its network with --model")
         return [load(file, T=T) for T in steps]
-    graph = with_joints(lower(model, (images[0].expand(2, -1, -1, -1),), info.get("keep", ())))
+    graph = with_joints(lower(model, (images[0][None],), info.get("keep", ())))
     networks = [load(file, T=T, head=graph.head) for T in steps]
     if describe(graph) != describe(networks[0].graph):
         raise ConfigError(f"{file} was not made of this network: their operations differ")

@@ -1,6 +1,6 @@
 """Models by name: the zoo's own, other packages', and the user's functions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spikecal.arguments import image_dims
 from spikecal.data.card import Card
 from spikecal.data.factory import call, is_factory, load_factory
 from spikecal.data.sets import cifar10
@@ -109,7 +110,11 @@ def load_model(spec: str, weights: Path | None = None) -> tuple[nn.Module, Card]
 def random_images(model: nn.Module, card: Card, count: int, size: tuple[int, int]) -> Tensor:
     """Noise in the shape a model takes. Without a card the first layer that says how many channels it takes decides."""
     first: Any = next((m.in_channels for m in model.modules() if hasattr(m, "in_channels")), 3)
-    return torch.randn((count, card.channels or first, *size), generator=torch.Generator().manual_seed(0))
+    return noise(count, (card.channels or first, *size))
+
+
+def noise(count: int, shape: Sequence[int]) -> Tensor:
+    return torch.randn((count, *shape), generator=torch.Generator().manual_seed(0))
 
 
 def has_bn(model: nn.Module) -> bool:
@@ -146,4 +151,5 @@ def _from_factory(spec: str) -> tuple[nn.Module, Card]:
     model, card = made if isinstance(made, tuple) and len(made) == 2 else (made, Card(name=spec))
     if not isinstance(model, nn.Module) or not isinstance(card, Card):
         raise ConfigError(f"{spec} returned a {type(made).__name__}: return a torch.nn.Module, or one and its Card")
-    return model.eval(), replace(card, trained=True)
+    dims = 3 if card.size is not None else image_dims(model)
+    return model.eval(), replace(card, trained=True, dims=card.dims or dims)

@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from spikecal.errors import ConversionError, DataError
 from spikecal.graph.graph import Graph, same_structure
+from spikecal.tensors import as_tensor
 
 # How far the lowered graph may be from the model, relative to the largest output: rounding of the model's own type.
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -73,6 +74,7 @@ def _types_and_device(model: nn.Module, example: Sequence[Tensor]) -> tuple[set[
 
 
 def _checked(example: Sequence[Tensor]) -> list[Tensor]:
+    example = [as_tensor(x) for x in example]
     if not example:
         raise DataError("there is no example input")
     for i, x in enumerate(example):
