@@ -158,7 +158,7 @@ def test_bad_images_are_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("argument", "value"),
     [
-        ("seed", "a"), ("seed", None), ("seed", 1.5), ("seed", 2**70), ("memory", "1G"), ("micro_batch", "a"),
+        ("seed", "a"), ("seed", None), ("seed", 1.5), ("seed", 2**70), ("memory", "1X"), ("micro_batch", "a"),
         ("micro_batch", -3), ("micro_batch", 0), ("micro_batch", 2.5), ("keep", [3]), ("keep", None),
     ],
 )  # fmt: skip

@@ -97,7 +97,12 @@ def memory_of(memory: int | str | None) -> int:
     """Bytes to use before going to disk: a number of them, or a size such as "2G"; half of what is free by default."""
     if memory is None:
         return free_memory() // 2
-    return parse_bytes(memory) if isinstance(memory, str) else checked_number("memory", memory, 0)
+    if not isinstance(memory, str):
+        return checked_number("memory", memory, 0)
+    try:
+        return parse_bytes(memory)
+    except ConfigError as error:
+        raise ConfigError(f"memory: {error}") from error
 
 
 def check_pools(graph: Graph, pipeline: Pipeline) -> None:
