@@ -240,13 +240,3 @@ def test_a_pipeline_cannot_be_changed_in_place() -> None:
 def test_settings_of_a_wrong_kind_are_refused_where_they_are_made(make: Callable[[], object]) -> None:
     with pytest.raises(ConfigError):
         make()
-
-
-def test_a_calibrator_of_ones_own_is_refused_where_it_would_have_to_be_stored() -> None:
-    class Own(Bias):
-        pass
-
-    pipeline = Pipeline(sweeps=((Own(),), (Weights(),)))
-    assert pipeline.learns and [type(c) for c in pipeline.calibrators] == [Own, Weights]
-    with pytest.raises(ConfigError, match="Own cannot be stored: it is not part of spikecal"):
-        pipeline.to_dict()

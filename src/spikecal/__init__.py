@@ -9,17 +9,30 @@ if TYPE_CHECKING:
     from spikecal import detection
     from spikecal.analysis.evaluate import Evaluation, evaluate
     from spikecal.analysis.inspection import inspect
-    from spikecal.calibration.calibrators import Bias, Potential, Weights
+    from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
     from spikecal.calibration.finetune import FineTune
+    from spikecal.calibration.histogram import Histogram
     from spikecal.calibration.readout import ReadOut
     from spikecal.calibration.regression import ClosedFormWeights
     from spikecal.calibration.rescale import RefineThreshold
     from spikecal.calibration.temporal import TemporalBias
-    from spikecal.calibration.threshold import MMSE, MaxAct, Percentile
+    from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Threshold
+    from spikecal.calibration.update import Update
+    from spikecal.calibration.view import StageView
     from spikecal.conversion import convert
     from spikecal.distillation.distill import Distilled, distill
     from spikecal.distillation.inversion import Inversion
-    from spikecal.errors import ConfigError, ConversionError, DataError, FileError, SpikecalError
+    from spikecal.errors import (
+        CalibrationError,
+        ConfigError,
+        ConversionError,
+        DataError,
+        FileError,
+        SpikecalError,
+        TrainingError,
+    )
+    from spikecal.graph.stages import Stage
+    from spikecal.neurons import Cells, IntegrateAndFire, Neuron
     from spikecal.pipeline import ACP, AUTO, BASELINE, LCP, MAXACT, PC, PERCENTILE, Pipeline
     from spikecal.result import Result
     from spikecal.snn.file import load
@@ -29,17 +42,30 @@ if TYPE_CHECKING:
 _HOMES = {
     "spikecal.analysis.evaluate": ("Evaluation", "evaluate"),
     "spikecal.analysis.inspection": ("inspect",),
-    "spikecal.calibration.calibrators": ("Bias", "Potential", "Weights"),
+    "spikecal.calibration.calibrators": ("Bias", "Calibrator", "Potential", "Weights"),
     "spikecal.calibration.finetune": ("FineTune",),
     "spikecal.calibration.regression": ("ClosedFormWeights",),
     "spikecal.calibration.readout": ("ReadOut",),
     "spikecal.calibration.rescale": ("RefineThreshold",),
     "spikecal.calibration.temporal": ("TemporalBias",),
-    "spikecal.calibration.threshold": ("MMSE", "MaxAct", "Percentile"),
+    "spikecal.calibration.histogram": ("Histogram",),
+    "spikecal.calibration.threshold": ("MMSE", "MaxAct", "Percentile", "Threshold"),
+    "spikecal.calibration.update": ("Update",),
+    "spikecal.calibration.view": ("StageView",),
     "spikecal.conversion": ("convert",),
     "spikecal.distillation.distill": ("Distilled", "distill"),
     "spikecal.distillation.inversion": ("Inversion",),
-    "spikecal.errors": ("ConfigError", "ConversionError", "DataError", "FileError", "SpikecalError"),
+    "spikecal.errors": (
+        "CalibrationError",
+        "ConfigError",
+        "ConversionError",
+        "DataError",
+        "FileError",
+        "SpikecalError",
+        "TrainingError",
+    ),
+    "spikecal.graph.stages": ("Stage",),
+    "spikecal.neurons": ("Cells", "IntegrateAndFire", "Neuron"),
     "spikecal.pipeline": ("ACP", "AUTO", "BASELINE", "LCP", "MAXACT", "PC", "PERCENTILE", "Pipeline"),
     "spikecal.result": ("Result",),
     "spikecal.snn.file": ("load",),
@@ -48,11 +74,12 @@ _HOMES = {
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "ACP", "AUTO", "BASELINE", "Bias", "ClosedFormWeights", "ConfigError", "ConversionError", "DataError",
-    "Distilled", "Evaluation", "FileError", "FineTune", "Inversion", "LCP", "MAXACT", "MMSE", "MaxAct", "PC",
+    "ACP", "AUTO", "BASELINE", "Bias", "CalibrationError", "Calibrator", "Cells", "ClosedFormWeights",
+    "ConfigError", "ConversionError", "DataError", "Distilled", "Evaluation", "FileError", "FineTune",
+    "Histogram", "IntegrateAndFire", "Inversion", "LCP", "MAXACT", "MMSE", "MaxAct", "Neuron", "PC",
     "PERCENTILE", "Percentile", "Pipeline", "Potential", "ReadOut", "RefineThreshold", "Result", "Run",
-    "SpikecalError", "SpikingNetwork", "TemporalBias", "Weights", "convert", "detection", "distill", "evaluate",
-    "inspect", "load",
+    "SpikecalError", "SpikingNetwork", "Stage", "StageView", "TemporalBias", "Threshold", "TrainingError",
+    "Update", "Weights", "convert", "detection", "distill", "evaluate", "inspect", "load",
 ]  # fmt: skip
 
 

@@ -80,6 +80,7 @@ def convert(
     budget = memory_of(memory)
     micro_batch = None if micro_batch is None else checked_number("micro_batch", micro_batch, 1)
     plan, choices = plan_of(pipeline, effort), choices_of(T, latency)
+    plan.fixed.check_usable()
     device, dtype = home_of(model)
     chosen = [
         tuple(x.to(device, dtype) for x in image)
@@ -123,7 +124,7 @@ def _lowered(model: nn.Module, images: list[Inputs], keep: Sequence[str], plan: 
 
 def _opened(workdir: str | Path, graph: Graph, images: list[Inputs], plan: Plan, settings: list[Any]) -> Workdir:
     """The working directory of this conversion and no other."""
-    identity = [plan.to_dict(), *settings, [__version__, torch.__version__], describe(graph)]
+    identity = [plan.to_dict(), *plan.fixed.own_code(), *settings, [__version__, torch.__version__], describe(graph)]
     tensors = [t for node in graph.nodes.values() for t in node.op.tensors().values()]
     return Workdir(Path(workdir), fingerprint([*tensors, *(x for image in images for x in image)], identity))
 

@@ -30,6 +30,14 @@ class ConfigError(SpikecalError):
     """A setting has a value it cannot have."""
 
 
+class CalibrationError(SpikecalError):
+    """A threshold, calibrator or neuron gave what cannot be used; `stage` is where, `part` what it came from."""
+
+    def __init__(self, stage: str, part: str, found: str) -> None:
+        self.stage, self.part, self.found = stage, part, found
+        super().__init__(f"{stage}: {part} {found}")
+
+
 class TrainingError(SpikecalError):
     """Training cannot go on."""
 

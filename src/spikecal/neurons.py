@@ -6,7 +6,7 @@ level. All of it is pure but for `advance`, which moves the state on in place.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -41,8 +41,11 @@ class Cells:
 class Neuron:
     """Base of all kinds of neurons. A neuron has no parameters of its own: those of its layer are in `Cells`."""
 
-    name: ClassVar[str] = ""  # in files
-    alphabet: ClassVar[tuple[int, ...]] = ()  # the levels it can emit, neighbouring whole numbers
+    name: ClassVar[str] = ""  # in files; that of the class, where it has none
+    alphabet: ClassVar[tuple[int, ...]] = (0, 1)  # the levels it can emit, neighbouring whole numbers
+
+    def __init_subclass__(cls) -> None:
+        cls.name = cls.name or cls.__name__
 
     def start(self, cells: Cells, like: Tensor) -> State:
         """The state before the first step of a current like `like` `[N, ...]`."""
@@ -121,12 +124,17 @@ def initial_potential(v_init: Tensor | None, like: Tensor) -> Tensor:
 NEURONS: dict[str, Neuron] = {neuron.name: neuron for neuron in (IntegrateAndFire(),)}
 
 
-def known_neuron(neuron: Neuron) -> str:
-    """The name of a neuron in files; ConfigError for one that no other program would know by it."""
-    if NEURONS.get(neuron.name) != neuron:
-        kind = type(neuron).__name__
-        raise ConfigError(f"{kind} neurons cannot be stored: they are not part of spikecal ({', '.join(NEURONS)} are)")
-    return neuron.name
+def check_neuron(neuron: Any) -> None:
+    """Raise for what is no neuron, or one that files could not name or hold the levels of."""
+    if not isinstance(neuron, Neuron):
+        raise ConfigError(f"a pipeline's neuron is an object such as IntegrateAndFire(), not {neuron!r}")
+    kind, levels = type(neuron).__name__, neuron.alphabet
+    if NEURONS.get(neuron.name, neuron) != neuron:
+        raise ConfigError(f"{kind} is called {neuron.name!r}, as neurons of spikecal are: give it a name of its own")
+    first = levels[0] if isinstance(levels, tuple) and levels and type(levels[0]) is int else None
+    neighbours = first is not None and levels == tuple(range(first, first + len(levels)))
+    if not neighbours or not {0, 1} <= set(levels) or not -128 <= levels[0] <= levels[-1] < 128:
+        raise ConfigError(f"the alphabet of {kind} is {levels!r}: it must be neighbouring integers such as (0, 1)")
 
 
 # -- closed forms of the paper -------------------------------------------------------------------------------------

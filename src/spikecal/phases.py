@@ -13,7 +13,9 @@ from spikecal.calibration.calibrators import Calibrator
 from spikecal.calibration.histogram import PARTS, Histogram
 from spikecal.calibration.images import Inputs, batches
 from spikecal.calibration.sweep import StageRecord, Sweep, observe
+from spikecal.calibration.threshold import UnusableThreshold
 from spikecal.calibration.whole import NetworkPhase, Whole
+from spikecal.errors import CalibrationError, first_line
 from spikecal.graph.graph import Graph
 from spikecal.graph.ops import Spike, frozen
 from spikecal.graph.passes import set_pool_units
@@ -21,6 +23,7 @@ from spikecal.pipeline import Phase, Pipeline
 from spikecal.progress import Progress
 from spikecal.snn.execute import CALL_FLOATS, Shapes, images_per_call, largest_value, shapes_of, steps_per_call
 from spikecal.snn.network import SpikingNetwork
+from spikecal.usercode import is_own
 from spikecal.workdir import Workdir
 
 WORKING_VALUES = 8  # values of one kernel call that are alive at once, besides what is cached
@@ -85,11 +88,25 @@ def set_neurons(
             continue
         op.neuron = pipeline.neuron
         # the search is for the largest value that a mean can have, in so many steps as it has levels
-        reach = pipeline.threshold.solve(histograms[stage.name], network.T * largest, pipeline.quantiser).to(dtype)
+        reach = solve_threshold(pipeline, stage.name, histograms[stage.name], network.T * largest).to(dtype)
         theta = (reach if op.clip is None else reach.clamp(max=op.clip)) / largest
         set_threshold(op, theta, network.T, pipeline)
     if len(pipeline.neuron.alphabet) > 2:
         set_pool_units(network.graph, shapes)
+
+
+def solve_threshold(pipeline: Pipeline, stage: str, histogram: Histogram, steps: int) -> Tensor:
+    """A layer's threshold. A user's own way may give anything: what cannot be is told with the layer."""
+    part = type(pipeline.threshold)
+    try:
+        return pipeline.threshold.solve(histogram, steps, pipeline.quantiser)
+    except UnusableThreshold as error:
+        raise CalibrationError(stage, part.__name__, str(error)) from error
+    except Exception as error:
+        if not is_own(part):
+            raise
+        raised = f"raised {type(error).__name__}: {first_line(error)}"
+        raise CalibrationError(stage, part.__name__, raised) from error
 
 
 def set_threshold(op: Spike, theta: Tensor, T: int, pipeline: Pipeline) -> None:

@@ -15,8 +15,10 @@ from spikecal.calibration.temporal import TemporalBias
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Quantiser, Threshold
 from spikecal.calibration.whole import NetworkPhase
 from spikecal.errors import ConfigError
-from spikecal.neurons import NEURONS, IntegrateAndFire, Neuron, known_neuron
-from spikecal.settings import check_types, from_toml, preset
+from spikecal.neurons import NEURONS, IntegrateAndFire, Neuron, check_neuron
+from spikecal.parts import Own, absent, build, imported, plain, stand_in
+from spikecal.settings import from_toml, preset
+from spikecal.usercode import code_of, is_own
 
 Rounding = Literal["floor", "bias", "potential", "split"]
 ROUNDINGS = ("floor", "bias", "potential", "split")
@@ -58,8 +60,7 @@ class Pipeline:
     kappa: float | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.neuron, Neuron):
-            raise ConfigError(f"a pipeline's neuron is an object such as IntegrateAndFire(), not {self.neuron!r}")
+        check_neuron(self.neuron)
         if self.rounding not in ROUNDINGS:
             raise ConfigError(f"rounding is one of {', '.join(ROUNDINGS)}, not {self.rounding!r}")
         self._check_kappa()
@@ -101,6 +102,22 @@ class Pipeline:
         return [part for sweep in sweeps for part in sweep]
 
     @property
+    def everything(self) -> list[Any]:
+        """All that is chosen of it: threshold, neuron and parts."""
+        return [self.threshold, self.neuron, *self.parts]
+
+    def check_usable(self) -> None:
+        """Raise where a part is not here, or could not be stored after hours of work."""
+        missing = absent(self.everything)
+        if missing is not None:
+            raise ConfigError(f"this pipeline has a part {missing}, which its file cannot bring: make it of the class")
+        self.to_dict()
+
+    def own_code(self) -> list[str]:
+        """Hashes of the classes that are not spikecal's: a conversion is another one where their code differs."""
+        return [code_of(type(part)) for part in self.everything if is_own(type(part))]
+
+    @property
     def learns(self) -> bool:
         """Whether weights change; the ANN is then no longer in the network."""
         return any(part.learns for part in self.parts)
@@ -123,45 +140,55 @@ class Pipeline:
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as in TOML and in files."""
         return {
-            "threshold": _plain(self.threshold, THRESHOLDS),
+            "threshold": plain(self.threshold, THRESHOLDS),
             "rounding": self.rounding,
             **({} if self.kappa is None else {"kappa": self.kappa}),
             "sweeps": [
-                _plain(phase, NETWORK_PHASES)
+                plain(phase, NETWORK_PHASES)
                 if isinstance(phase, NetworkPhase)
-                else [_plain(c, CALIBRATORS) for c in phase]
+                else [plain(c, CALIBRATORS) for c in phase]
                 for phase in self.sweeps
             ],
-            **({} if self.neuron == IntegrateAndFire() else {"neuron": known_neuron(self.neuron)}),
+            **({} if self.neuron == IntegrateAndFire() else {"neuron": plain(self.neuron, {})}),
         }
 
     @classmethod
-    def from_dict(cls, settings: dict[str, Any]) -> "Pipeline":
-        """From plain data; `preset` names the pipeline that the other settings change."""
+    def from_dict(cls, settings: dict[str, Any], own: Own = stand_in) -> "Pipeline":
+        """From plain data; `preset` names the pipeline that the other settings change.
+
+        `own` makes parts that are not spikecal's. Plain data may come out of a file, so by default their classes are
+        not imported: the pipeline can then be looked at, and convert refuses it.
+        """
         if not isinstance(settings, dict):
             raise ConfigError(f"a pipeline is a table of settings, not {settings!r}")
         settings = dict(settings)
-        base = resolve(settings.pop("preset", "baseline"))
-        changes: dict[str, Any] = {}
+        return resolve(settings.pop("preset", "baseline")).with_parts(settings, own)
+
+    def with_parts(self, settings: dict[str, Any], own: Own = stand_in) -> "Pipeline":
+        """The same with what plain data changes of it."""
+        settings, changes = dict(settings), dict[str, Any]()
         if "threshold" in settings:
-            changes["threshold"] = _build(settings.pop("threshold"), THRESHOLDS, "threshold", base.threshold)
+            changes["threshold"] = build(
+                settings.pop("threshold"), THRESHOLDS, Threshold, "threshold", own, self.threshold
+            )
         if "sweeps" in settings:
             sweeps = settings.pop("sweeps")
-            if not isinstance(sweeps, list) or not all(map(_is_plain_phase, sweeps)):
+            if not isinstance(sweeps, list):
                 raise ConfigError("sweeps are a list of lists of calibrators")
-            changes["sweeps"] = tuple(_phase(phase) for phase in sweeps)
+            changes["sweeps"] = tuple(_phase(phase, own) for phase in sweeps)
         changes |= {name: settings.pop(name) for name in ("rounding", "kappa") if name in settings}
         if "neuron" in settings:
-            changes["neuron"] = _neuron(settings.pop("neuron"))
+            changes["neuron"] = _neuron(settings.pop("neuron"), own)
         if settings:
             known = "preset, threshold, rounding, kappa, sweeps, neuron"
             raise ConfigError(f"a pipeline has no setting {sorted(settings)[0]!r}; it has {known}")
-        return dataclasses.replace(base, **changes)
+        return dataclasses.replace(self, **changes)
 
     @classmethod
     def from_toml(cls, path: str | Path) -> "Pipeline":
-        """From a file such as `docs/pipeline.toml`."""
-        return from_toml(path, cls.from_dict)
+        """From a file such as `docs/pipeline.toml`. Classes it names (`file.py:Class`) are imported."""
+        own = imported(Path(path).absolute().parent)
+        return from_toml(path, lambda settings: cls.from_dict(settings, own))
 
     def changed(self, kind: type[Part], **settings: Any) -> "Pipeline":
         """The same with other settings in every part of one kind: `ACP.changed(Weights, iterations=200)`."""
@@ -237,47 +264,23 @@ def _are_sweeps(sweeps: Any) -> bool:
     )
 
 
-def _is_plain_phase(settings: Any) -> bool:
-    return isinstance(settings, list) or (isinstance(settings, dict) and settings.get("kind") in NETWORK_PHASES)
+def _phase(settings: Any, own: Own) -> Phase:
+    """A list of calibrators, or a phase on the whole network."""
+    if isinstance(settings, list):
+        return tuple(build(c, CALIBRATORS, Calibrator, "calibrator", own) for c in settings)
+    if not isinstance(settings, dict) or settings.get("kind") in CALIBRATORS:
+        raise ConfigError("sweeps are a list of lists of calibrators")
+    phase: NetworkPhase = build(settings, NETWORK_PHASES, NetworkPhase, "phase", own)
+    return phase
 
 
-def _phase(settings: list[Any] | dict[str, Any]) -> Phase:
-    if isinstance(settings, dict):
-        phase: NetworkPhase = _build(settings, NETWORK_PHASES, "phase")
-        return phase
-    return tuple(_build(c, CALIBRATORS, "calibrator") for c in settings)
-
-
-def _plain(part: Threshold | Calibrator | NetworkPhase, kinds: dict[str, Any]) -> dict[str, Any]:
-    kind = next((name for name, cls in kinds.items() if type(part) is cls), None)
-    if kind is None:
-        raise ConfigError(
-            f"{type(part).__name__} cannot be stored: it is not part of spikecal ({', '.join(kinds)} are)"
-        )
-    return {"kind": kind, **dataclasses.asdict(part)}
-
-
-def _build(settings: Any, kinds: dict[str, Any], what: str, base: Any = None) -> Any:
-    if not isinstance(settings, dict):
-        raise ConfigError(f"a {what} is a table with a kind, not {settings!r}")
-    settings = dict(settings)
-    name = settings.pop("kind", None)
-    if name is None and base is not None:
-        cls = type(base)
-    elif isinstance(name, str) and name in kinds:
-        cls = kinds[name]
-    else:
-        raise ConfigError(f"there is no {what} {name!r}; there are {', '.join(kinds)}")
-    names = {field.name for field in dataclasses.fields(cls)}
-    kept = {} if base is None else {key: value for key, value in dataclasses.asdict(base).items() if key in names}
-    check_types(cls, settings, what, name or "")
-    return cls(**{**kept, **settings})
-
-
-def _neuron(name: Any) -> Neuron:
-    if not isinstance(name, str) or name not in NEURONS:
-        raise ConfigError(f"there is no neuron {name!r}; there are {', '.join(NEURONS)}")
-    return NEURONS[name]
+def _neuron(settings: Any, own: Own) -> Neuron:
+    if isinstance(settings, str) and settings in NEURONS:
+        return NEURONS[settings]
+    kinds = {name: type(neuron) for name, neuron in NEURONS.items()}
+    named = {"kind": settings} if isinstance(settings, str) else settings
+    neuron: Neuron = build(named, kinds, Neuron, "neuron", own)
+    return neuron
 
 
 MAXACT = Pipeline(threshold=MaxAct())

@@ -4,10 +4,11 @@ import dataclasses
 import math
 import operator
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -48,7 +49,7 @@ def whole(value: Any) -> int | None:
 
 def check_types(cls: type, settings: dict[str, Any], what: str, name: str = "") -> None:
     """Refuse settings that the dataclass `cls` does not have, and values of a wrong type."""
-    types = {f.name: f.type for f in dataclasses.fields(cls)}
+    types = field_types(cls)
     for key, value in settings.items():
         if key not in types:
             raise ConfigError(f"{what} {name} has no setting {key!r}; it has {', '.join(types)}".replace("  ", " "))
@@ -56,10 +57,49 @@ def check_types(cls: type, settings: dict[str, Any], what: str, name: str = "") 
             raise ConfigError(f"{what} setting {key} cannot be {value!r}")
 
 
+def field_types(cls: type) -> dict[str, Any]:
+    """The types of a dataclass's fields, also where `from __future__ import annotations` made them text.
+
+    What names something that is known to type checkers alone is taken for any type.
+    """
+    try:
+        known = get_type_hints(cls)
+    except (NameError, TypeError, AttributeError, SyntaxError):
+        known = {}
+    return {f.name: known.get(f.name, Any if isinstance(f.type, str) else f.type) for f in dataclasses.fields(cls)}
+
+
+def is_plain(value: Any) -> bool:
+    """Whether JSON can hold a value, and TOML could have given it."""
+    if isinstance(value, list | tuple):
+        return all(map(is_plain, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and is_plain(item) for key, item in value.items())
+    return value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+
+
 def _fits(value: Any, wanted: Any) -> bool:
-    if get_origin(wanted) is tuple:
-        return isinstance(value, list | tuple) and all(_fits(v, get_args(wanted)[0]) for v in value)
+    origin, arguments = get_origin(wanted), get_args(wanted)
+    if wanted is Any:
+        return True
+    if origin in (Union, UnionType):
+        return any(_fits(value, option) for option in arguments)
+    if origin is Literal:  # which of the values it is, the class itself says better
+        return type(value) in {type(option) for option in arguments}
+    if origin in (tuple, list):
+        return isinstance(value, list | tuple) and _fit_in_order(value, arguments)
+    if wanted is None or wanted is type(None):
+        return value is None
     if wanted is bool or isinstance(value, bool):
         return wanted is bool and isinstance(value, bool)
-    accepted = {int: (int,), float: (int, float)}.get(wanted, (str,))
-    return isinstance(value, accepted) and not (isinstance(value, float) and not math.isfinite(value))
+    if wanted in (int, float):
+        return isinstance(value, int) or (wanted is float and isinstance(value, float) and math.isfinite(value))
+    kind = origin or wanted
+    return not isinstance(kind, type) or isinstance(value, kind)
+
+
+def _fit_in_order(values: Sequence[Any], wanted: tuple[Any, ...]) -> bool:
+    """Whether values fit the arguments of `list[x]`, `tuple[x, ...]` or `tuple[x, y]`."""
+    if len(wanted) == 1 or Ellipsis in wanted:
+        return all(_fits(value, wanted[0]) for value in values)
+    return len(values) == len(wanted) and all(map(_fits, values, wanted))

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -192,13 +193,30 @@ def test_max_pools_take_levels_but_no_negative_ones() -> None:
         network(Ternary(), dyadic())
 
 
-def test_what_the_package_does_not_have_is_not_stored(tmp_path: Path) -> None:
-    snn = network(Burst(), dyadic())
-    with pytest.raises(ConfigError, match="Burst neurons cannot be stored"):
-        snn.save(tmp_path / "net.snn")
-    with pytest.raises(ConfigError, match="Burst neurons cannot be stored"):  # before the work starts
-        spikecal.convert(dyadic(), dyadic_images(8), T=2, pipeline=Pipeline(neuron=Burst()), workdir=f"{tmp_path}/work")
-    assert not list(__import__("pathlib").Path(str(tmp_path)).glob("**/*.*"))
+def test_a_working_directory_takes_neurons_of_ones_own(tmp_path: Path) -> None:
+    pipeline = Pipeline(neuron=Burst(), sweeps=((Bias(),),))
+    first, second = (
+        spikecal.convert(dyadic(), dyadic_images(8), T=2, pipeline=pipeline, workdir=tmp_path / "work")
+        for _ in range(2)
+    )
+    assert torch.equal(first.snn(dyadic_images(4)), second.snn(dyadic_images(4)))
+
+
+@pytest.mark.parametrize("levels", [(), (0,), (0, 2), (1, 2), (0.0, 1.0), (0, 1, 200), [0, 1]])
+def test_an_alphabet_is_neighbouring_integers(levels: Any) -> None:
+    class Odd(Neuron):
+        alphabet = levels
+
+    with pytest.raises(ConfigError, match="alphabet of Odd"):
+        Pipeline(neuron=Odd())
+
+
+def test_the_names_of_the_package_are_taken() -> None:
+    class Mine(Neuron):
+        name = "integrate-and-fire"
+
+    with pytest.raises(ConfigError, match="a name of its own"):
+        Pipeline(neuron=Mine())
 
 
 def test_thresholds_are_searched_for_all_levels_a_mean_can_have() -> None:

@@ -1,7 +1,7 @@
 """Calibrators: each looks at one stage and says what to change. None of them changes anything itself."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from spikecal.calibration.samples import Sample, Samples
+from spikecal.calibration.update import Update
 from spikecal.calibration.view import StageView
 from spikecal.errors import ConfigError
 from spikecal.graph.ops import Op, Spike
@@ -19,23 +20,9 @@ from spikecal.snn.execute import Shapes
 POWER_STEPS = 10  # of the search for the steepest direction; costs as much as some twenty iterations
 
 
-@dataclass(frozen=True)
-class Update:
-    """Changes to one stage: added to its biases and initial potential; new tensors for some of its nodes.
-
-    `scale` `[C]` multiplies the thresholds, and before the rest is added all that neurons have of their own.
-    """
-
-    bias: Tensor | None = None
-    step_bias: Tensor | None = None
-    v_init: Tensor | None = None
-    scale: Tensor | None = None
-    weights: dict[str, Tensor] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Calibrator:
-    """Base. `images` is how many are looked at; `label` is the name in records.
+    """Base. `images` is how many are looked at; `label` is the name in records, that of the class where it has none.
 
     `guarded` ones must not do harm; those that `learn` change weights.
     """
@@ -45,19 +32,24 @@ class Calibrator:
     guarded: ClassVar[bool] = False
     learns: ClassVar[bool] = False
 
+    def __init_subclass__(cls) -> None:
+        cls.label = cls.label or cls.__name__
+
     def __post_init__(self) -> None:
         check_types(type(self), vars(self), f"{self.label} calibration")
         if self.images < 1:
             raise ConfigError(f"{self.label} calibration needs at least one image, not {self.images}")
 
     def applies(self, stage: Stage) -> bool:
-        raise NotImplementedError
+        """Whether it is for this stage; if nothing else is said, for all that have neurons."""
+        return stage.spiking
 
     def passes(self, images: int, T: int) -> float:
         """About how many passes of the ANN over one image it costs, beside simulating every stage: for estimates."""
         return 0.0
 
     def solve(self, view: StageView) -> Update:
+        """What to change of the stage. Nothing is changed here."""
         raise NotImplementedError
 
 

@@ -25,10 +25,6 @@ class ReadOut(NetworkPhase):
 
     label = "read-out"
 
-    @property
-    def rounds(self) -> int:
-        return 1
-
     def passes(self, images: int, T: int) -> float:
         return float(images * T)
 

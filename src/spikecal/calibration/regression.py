@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from spikecal.calibration.calibrators import Calibrator, Update, mean_values
+from spikecal.calibration.calibrators import Calibrator, mean_values
+from spikecal.calibration.update import Update
 from spikecal.calibration.view import StageView
 from spikecal.errors import ConfigError
 from spikecal.graph.graph import Node

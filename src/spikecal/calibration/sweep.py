@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from spikecal.calibration.cache import Cache
-from spikecal.calibration.calibrators import Calibrator, Update
+from spikecal.calibration.calibrators import Calibrator
 from spikecal.calibration.histogram import Histogram
 from spikecal.calibration.images import Inputs
+from spikecal.calibration.update import Allowed, Update
 from spikecal.calibration.view import Simulation, StageView
+from spikecal.errors import CalibrationError, SpikecalError, first_line
 from spikecal.graph.graph import Graph
 from spikecal.graph.ops import Spike, along, frozen
 from spikecal.graph.passes import update_pool_units
@@ -22,6 +24,7 @@ from spikecal.snn.execute import Shapes, images_per_call
 from spikecal.snn.network import SpikingNetwork
 from spikecal.snn.walk import analog_values
 from spikecal.tensors import channels_last
+from spikecal.usercode import is_own
 from spikecal.workdir import Workdir
 
 
@@ -124,8 +127,7 @@ class Sweep:
         for calibrator in applicable:
             last = calibrator is applicable[-1]
             before = _tensors(stage)
-            update = calibrator.solve(view)
-            self._apply(view, update)
+            self._apply(view, self._solve(calibrator, view))
             error = view.simulate(keep=last).error
             if calibrator.guarded and not error <= errors[-1][1]:
                 view.notes.append(f"{calibrator.label} would have raised the error to {error:.4f}: old ones kept")
@@ -135,6 +137,20 @@ class Sweep:
             errors.append((calibrator.label, error))
         self.cache.free(stage.name, "current")
         return self._record(view, errors, time.perf_counter() - started)
+
+    def _solve(self, calibrator: Calibrator, view: StageView) -> Update:
+        """What a calibrator asks for. A user's own may ask for anything: what cannot be is told with the stage."""
+        if not is_own(type(calibrator)):
+            return calibrator.solve(view)
+        stage, name = view.stage, type(calibrator).__name__
+        try:
+            update = calibrator.solve(view)
+        except SpikecalError:
+            raise
+        except Exception as error:
+            raise CalibrationError(stage.name, name, f"raised {type(error).__name__}: {first_line(error)}") from error
+        like, shape = view.target(view.calls[0])[:0], tuple(self.shapes[0][stage.name])
+        return Allowed(stage, name, calibrator.learns, self.network.T, shape, like, view.one_size).checked(update)
 
     def _apply(self, view: StageView, update: Update) -> None:
         apply(view.stage, update)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from spikecal.calibration.calibrators import Calibrator, Update
+from spikecal.calibration.calibrators import Calibrator
+from spikecal.calibration.update import Update
 from spikecal.calibration.view import StageView, over_positions
 from spikecal.errors import ConfigError
 from spikecal.graph.ops import along

@@ -1,7 +1,7 @@
 """Firing thresholds from the ANN's activations: maximum, percentile, minimal squared error."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,10 @@ TOGETHER = 131_072  # numbers a call of the grid search works on: what fits in a
 BINS_A_STEP, LEAST_BINS = 64, 512  # finer bins than these no longer change the answer
 Per = Literal["layer", "channel"]
 Quantiser = Literal["floor", "round"]
+
+
+class UnusableThreshold(ValueError):
+    """What was chosen is no threshold; whoever asked for it knows of which layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,15 +37,26 @@ class Threshold:
     def solve(self, histogram: Histogram, T: int, quantiser: Quantiser) -> Tensor:
         """`theta` `[1]` or `[C]`, always positive. A channel that never fired gets its layer's."""
         if self.per == "channel":
-            theta = self.choose(histogram, T, quantiser)
+            theta = self._chosen(histogram, T, quantiser)
             if (theta > 0).all():
                 return theta
-        whole = self.choose(histogram.layer(), T, quantiser)
+        whole = self._chosen(histogram.layer(), T, quantiser)
         whole = torch.where(whole > 0, whole, torch.ones_like(whole))
         return whole if self.per == "layer" else torch.where(theta > 0, theta, whole)
 
     def choose(self, histogram: Histogram, T: int, quantiser: Quantiser) -> Tensor:
+        """`[C]`: one threshold for each channel of the histogram. Where nothing fired it may be 0."""
         raise NotImplementedError
+
+    def _chosen(self, histogram: Histogram, T: int, quantiser: Quantiser) -> Tensor:
+        found: Any = self.choose(histogram, T, quantiser)
+        channels = len(histogram.maximum)
+        if not isinstance(found, Tensor) or found.shape != (channels,):
+            kind = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise UnusableThreshold(f"gave {kind}, not a tensor of {channels} thresholds")
+        if not bool(found.isfinite().all()):
+            raise UnusableThreshold("gave a threshold that is NaN or infinite")
+        return found.to(histogram.maximum)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,10 +42,13 @@ class NetworkPhase:
     label: ClassVar[str] = ""
     learns: ClassVar[bool] = False
 
+    def __init_subclass__(cls) -> None:
+        cls.label = cls.label or cls.__name__
+
     @property
     def rounds(self) -> int:
         """How often `advance` is called."""
-        raise NotImplementedError
+        return 1
 
     def __post_init__(self) -> None:
         check_types(type(self), vars(self), self.label)

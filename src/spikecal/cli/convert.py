@@ -37,7 +37,10 @@ def convert(
     ] = None,
     pipeline: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="auto, maxact, percentile, baseline, lcp, pc or acp. (default auto)"),
+        typer.Option(
+            metavar="NAME",
+            help="auto, maxact, percentile, baseline, lcp, pc or acp. (default auto; with --calibrator baseline)",
+        ),
     ] = None,
     effort: Annotated[
         options.Effort | None,
@@ -66,7 +69,20 @@ def convert(
         ),
     ] = None,
     threshold: Annotated[
-        options.Threshold | None, typer.Option(help="How thresholds are found. (default mmse)")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="How thresholds are found: maxact, percentile, mmse or file.py:Class. (default mmse)"
+        ),
+    ] = None,
+    calibrator: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="bias, potential, weights, … or file.py:Class, in place of the pipeline's own; may be repeated.",
+        ),
+    ] = None,
+    neuron: Annotated[
+        str | None, typer.Option(metavar="NAME", help="file.py:Class of the neurons. (default integrate-and-fire)")
     ] = None,
     per: Annotated[
         options.Per | None, typer.Option(help="One threshold a layer or a channel. (default channel)")
@@ -93,7 +109,7 @@ def convert(
 
     settings = pipeline_of(
         pipeline, config, images=images, iterations=iterations, rounding=rounding, kappa=kappa, threshold=threshold,
-        per=per, effort=effort,
+        per=per, effort=effort, calibrators=calibrator or (), neuron=neuron,
     )  # fmt: skip
     budget = None if memory is None else parse_bytes(memory)
     check_output(output)

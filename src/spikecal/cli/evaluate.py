@@ -29,6 +29,7 @@ def evaluate(
         str | None, typer.Option(metavar="MODEL", help="The network it came from. (default what is left of it inside)")
     ] = None,
     weights: options.Weights = None,
+    neuron: options.Neurons = None,
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
@@ -41,7 +42,7 @@ def evaluate(
     chosen = task_of_file(str(file), "detector" in info, info.get("card"), model, task)
     asked = Evaluation(
         file=file, model=model, weights=weights, data=data, data_root=data_root, steps=sorted(set(steps or ())),
-        images=images, seed=seed, strict=strict, within=within,
+        images=images, seed=seed, strict=strict, within=within, neurons=neuron or (),
     )  # fmt: skip
     with bars(json) as progress:
         outcome = chosen.evaluate(asked, progress)

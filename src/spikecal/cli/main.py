@@ -78,6 +78,7 @@ def _one_line(error: SpikecalError) -> str:
 def _fail(message: str) -> int:
     # Hints are written for Python; here the way out is a flag.
     message = re.sub(r"keep=\[(?:\.\.\., )?'([^']+)'\]", r"--keep \1", message)
+    message = re.sub(r"neurons=\['([^']+)'\]", r"--neuron \1", message)
     typer.echo(f"error: {' '.join(message.split())}", err=True)
     return BAD_CALL
 

@@ -55,8 +55,11 @@ Task = Annotated[
     Literal["classify", "detect"] | None,
     typer.Option(help="What the network does. (default what its name says: `spikecal models`)"),
 ]
+Neurons = Annotated[
+    list[str] | None,
+    typer.Option("--neuron", metavar="CLASS", help="file.py:Class of neurons in the file that are not spikecal's."),
+]
 Rounding = Literal["floor", "bias", "potential", "split"]
-Threshold = Literal["maxact", "percentile", "mmse"]
 Per = Literal["layer", "channel"]
 Effort = Literal["low", "normal", "high"]
 

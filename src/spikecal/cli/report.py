@@ -32,6 +32,7 @@ def report(
         typer.Option(metavar="MODEL", help="The network they came from. (default what is left of it inside)"),
     ] = None,
     weights: options.Weights = None,
+    neuron: options.Neurons = None,
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
@@ -41,7 +42,14 @@ def report(
     from spikecal.tasks.requests import Reporting
 
     asked = Reporting(
-        model=model, weights=weights, data=data, data_root=data_root, images=images, seed=seed, strict=strict
+        model=model,
+        weights=weights,
+        data=data,
+        data_root=data_root,
+        images=images,
+        seed=seed,
+        strict=strict,
+        neurons=neuron or (),
     )
     with bars(json) as progress:
         outcome = report_files(files, output, sorted(set(steps or ())), asked, task, progress, aside)

@@ -12,12 +12,12 @@ from torch.utils.data import Dataset
 from spikecal.data.arrays import from_arrays, load_npz
 from spikecal.data.card import Card
 from spikecal.data.datasets import from_dataset, from_loader
-from spikecal.data.factory import call, is_factory, load_factory
 from spikecal.data.folder import load_folder
 from spikecal.data.images import Data, Images, subset
 from spikecal.data.sets.imagenet import load_imagenet
 from spikecal.data.sets.known import KNOWN
 from spikecal.errors import ConfigError, DataError
+from spikecal.usercode import call, is_factory, load_factory
 
 __all__ = ["Data", "Images", "chosen_data", "data_root", "load_data", "runs_code", "subset"]
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from spikecal.data.factory import call, is_factory, load_factory
 from spikecal.data.folder import SUFFIXES
 from spikecal.detection.boxes import BoxData, Collector, Size
 from spikecal.errors import ConfigError, DataError
+from spikecal.usercode import call, is_factory, load_factory
 
 SPLITS = ("train", "val", "test")
 IN_PNG = (b"eXIf", b"tEXtRaw profile type exif", b"zTXtRaw profile type exif", b"iTXtXML:com.adobe.xmp")

@@ -28,6 +28,7 @@ from spikecal.progress import Progress
 from spikecal.result import Result
 from spikecal.snn.file import load as load_network
 from spikecal.snn.network import READOUTS, Readout, SpikingNetwork
+from spikecal.snn.own_neurons import Given
 from spikecal.workdir import fingerprint
 from spikecal.zoo.detectors import body_of, body_place
 
@@ -140,12 +141,12 @@ def _per_channel(plan: Plan) -> Plan:
     return replace(plan, potentials="channel") if isinstance(plan, Auto) else plan.changed(Potential, per="channel")
 
 
-def load(path: str | Path, detector: nn.Module, T: int | None = None) -> nn.Module:
+def load(path: str | Path, detector: nn.Module, T: int | None = None, *, neurons: Sequence[Given] = ()) -> nn.Module:
     """The detector with the spiking body in `path` for `T` steps (the largest there is, if not said).
 
     What is not in the file, pyramid and heads, should be what it was: if it is not, that is logged.
     """
-    return fit(load_network(path, T), detector, str(path))
+    return fit(load_network(path, T, neurons=neurons), detector, str(path))
 
 
 def fit(network: SpikingNetwork, detector: nn.Module, path: str) -> nn.Module:

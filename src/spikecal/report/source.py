@@ -135,9 +135,9 @@ def from_result(name: str, result: Result) -> Source:
     )
 
 
-def from_file(path: Path, steps: Collection[int] = ()) -> Source:
+def from_file(path: Path, steps: Collection[int] = (), neurons: Sequence[str] = ()) -> Source:
     """What a file carries, all of its T or those in `steps`. A body without its head is taken as it is."""
-    reader = Reader(path)
+    reader = Reader(path, neurons)
     there = reader.steps()
     for T in steps:
         if T not in there:

@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,10 +22,11 @@ from spikecal.files import write_whole
 from spikecal.graph.graph import Graph, Node
 from spikecal.graph.ops import OPS, Input, Joint, Op, Spike
 from spikecal.graph.ops.base import is_channel
-from spikecal.neurons import known_neuron
+from spikecal.neurons import Neuron
 from spikecal.settings import whole
 from spikecal.snn.network import READOUTS, Readout, SpikingNetwork
 from spikecal.snn.origin import Origin
+from spikecal.snn.own_neurons import Given, absent_neurons, given_neurons, missing, stored_neurons
 
 FORMAT = 2
 IN_TIME = 3  # with waits, a bias per step or a warm-up: a program that does not know of them must not run them
@@ -45,11 +46,7 @@ def write(path: str | Path, networks: Mapping[int, SpikingNetwork], origin: Orig
 
     `extra` are tensors kept beside the networks (histograms).
     """
-    path = Path(path)
-    for network in networks.values():
-        for stage in network.stages:
-            if isinstance(stage.end.op, Spike):
-                known_neuron(stage.end.op.neuron)
+    path, neurons = Path(path), stored_neurons(networks.values())
     stored: dict[str, Tensor] = {}
     known: dict[bytes, str] = {}
     parameters: dict[str, dict[str, str]] = {}
@@ -80,6 +77,7 @@ def write(path: str | Path, networks: Mapping[int, SpikingNetwork], origin: Orig
             "info": info,
             **({"waits": waits} if waits else {}),
             **({"warm_ups": warm_ups} if warm_ups else {}),
+            **({"neurons": neurons} if neurons else {}),
         },
         sort_keys=True,
     )
@@ -136,14 +134,17 @@ def _checksum(spec: str, tensors: Any) -> str:
 class Reader:
     """An opened and checked `.snn` file."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, neurons: Sequence[Given] = ()) -> None:
+        """`neurons`: those of its neurons that are not spikecal's, as the user gives them."""
         self.path = Path(path)
         try:
             header = self._header()
             self._check_tensors(header)
-            self._read(header)
+            self._read(header, neurons)
         except FileError:
             raise
+        except ConfigError as error:
+            raise FileError(f"{path}: {error}") from error
         except OSError as error:
             raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
         except (SafetensorError, ValueError, TypeError, KeyError, IndexError, RecursionError, OverflowError) as error:
@@ -194,7 +195,7 @@ class Reader:
         if position != self.data_bytes:
             self._fail("is damaged: it has bytes that belong to no tensor")
 
-    def _read(self, header: dict[str, Any]) -> None:
+    def _read(self, header: dict[str, Any], neurons: Sequence[Given]) -> None:
         checksum, _, spec = header["__metadata__"]["spikecal"].partition(" ")
         self.spec = json.loads(spec)
         if (
@@ -205,6 +206,8 @@ class Reader:
             self._fail(f"has format {str(self.spec.get('format'))[:20] if isinstance(self.spec, dict) else '?'}; "
                        f"this version of spikecal reads formats {READABLE[0]} to {READABLE[-1]}")  # fmt: skip
         self.graph_spec()  # builds nothing yet; raises where the graph makes no sense
+        stored = self.spec.get("neurons", {})
+        self.neurons: dict[str, Neuron] = {**absent_neurons(stored), **given_neurons(stored, neurons)}
         with safe_open(self.path, "pt") as file:
             self.tensors = {name: file.get_tensor(name) for name in self.bytes}
         if _checksum(spec, self.tensors.items()) != checksum:
@@ -287,6 +290,8 @@ class Reader:
             self._fail("does not say which stages wait")
         if not isinstance(self.spec.get("warm_ups", {}), dict):
             self._fail("does not say from which step on it is read")
+        if not isinstance(self.spec.get("neurons", {}), dict):
+            self._fail("does not say which neurons it has")
         self._check_parameters({entry["name"]: OPS[entry["op"]] for entry in nodes})
 
     def _check_parameters(self, ops: dict[str, type]) -> None:
@@ -317,6 +322,12 @@ class Reader:
                 self._fail("has a bad output structure")
             yield from self._leaves(part[1] if kind == "dict" else part, depth + 1)
 
+    def _settings(self, entry: dict[str, Any]) -> dict[str, Any]:
+        """Those of an operation; neurons that are not spikecal's are objects already."""
+        config: dict[str, Any] = entry["config"]
+        own = self.neurons.get(str(config.get("neuron")))
+        return config if own is None else {**config, "neuron": own}
+
     def graph(self, T: int, head: nn.Module | None) -> Graph:
         graph = Graph(output=_structure_from_json(self.spec["output"]), head=head)
         table = self.spec["parameters"][str(T)]
@@ -325,7 +336,7 @@ class Reader:
                 op = OPS[entry["op"]]
                 names = {t: table.get(f"{entry['name']}:{t}") for t in op.TENSORS}
                 tensors = {t: self.tensors[key] for t, key in names.items() if key is not None}
-                made = op(**entry["config"], **tensors)
+                made = op(**self._settings(entry), **tensors)
                 _check_tensors(entry["name"], made)
                 inputs, shapes = tuple(entry["inputs"]), tuple(entry["shapes"])
                 graph.add(Node(entry["name"], made, inputs, shapes, _channel(entry, made)))
@@ -369,17 +380,22 @@ def _structure_from_json(structure: Any) -> Any:
     return made if kind == "list" else tuple(made)
 
 
-def load(path: str | Path, T: int | None = None, head: nn.Module | None = None) -> SpikingNetwork:
+def load(
+    path: str | Path, T: int | None = None, head: nn.Module | None = None, *, neurons: Sequence[Given] = ()
+) -> SpikingNetwork:
     """The network in `path` for `T` steps (the largest there is, if not said).
 
     `head` is the analog end of a network that was converted with `keep`: only its spiking body is in the file.
+    `neurons` are the classes of neurons that are not spikecal's, or `file.py:Class`: files name them and never import.
     """
-    reader = Reader(path)
+    reader = Reader(path, neurons)
     steps = reader.steps()
     if T is None:
         T = steps[-1]
     if (chosen := whole(T)) is None or chosen not in steps:
         raise FileError(f"{path} has no network for T={T!r}; it has T={', '.join(map(str, steps))}")
+    if (kind := missing(reader.neurons)) is not None:
+        raise FileError(f"{path} has neurons that are not spikecal's, and a file holds no code: add neurons=['{kind}']")
     if reader.spec["head"] and head is None:
         raise FileError(f"{path} holds a spiking body without its analog head: load it with head=module")
     if head is not None and not reader.spec["head"]:

@@ -108,7 +108,7 @@ class Classification:
             raise ConfigError(f"{file} does not say what images it takes: give the network it came from with --model")
         held_out = chosen_data(asked.data, card, "test", asked.data_root, from_file=network is None)
         test = subset(held_out, asked.images, asked.seed)
-        networks = load_networks(file, asked.steps or sorted(info["T"]), network, Prepared(test, card))
+        networks = load_networks(file, asked.steps or sorted(info["T"]), network, Prepared(test, card), asked.neurons)
         ann = original(networks[0]) if network is None else network
         if ann is None and asked.within is not None:
             raise ConfigError(f"{file} has calibrated weights and no longer its ANN: give it with --model")

@@ -30,16 +30,16 @@ from spikecal.zoo.models import load_model
 
 
 def load_networks(
-    file: Path, steps: Sequence[int], model: nn.Module | None, images: Dataset[Tensor]
+    file: Path, steps: Sequence[int], model: nn.Module | None, images: Dataset[Tensor], neurons: Sequence[str] = ()
 ) -> list[SpikingNetwork]:
     """The networks of a file. The model, if given, must be theirs; one made with `--keep` has its end from there."""
     info = inspect(file)
     if model is None:
         if info["head"]:
             raise ConfigError(f"{file} was made with --keep and has no end of its own: give its network with --model")
-        return [load(file, T=T) for T in steps]
+        return [load(file, T=T, neurons=neurons) for T in steps]
     graph = with_joints(lower(model, (images[0][None],), info.get("keep", ())))
-    networks = [load(file, T=T, head=graph.head) for T in steps]
+    networks = [load(file, T=T, head=graph.head, neurons=neurons) for T in steps]
     if describe(graph) != describe(networks[0].graph):
         raise ConfigError(f"{file} was not made of this network: their operations differ")
     check_weights(str(file), graph, original(networks[0]))
@@ -60,7 +60,7 @@ def look_at_classifiers(
             seen.append(Looked(source, why=why))
             continue
         if source.headless and network is not None:
-            networks = load_networks(file, list(source.networks), network, Prepared(tested, own))
+            networks = load_networks(file, list(source.networks), network, Prepared(tested, own), asked.neurons)
             source = replace(source, networks={n.T: n for n in networks}, headless=False)
         before = known.get((tested.name, own))
         found, unreadable = _measured(source, network, tested, own, asked.strict, before, progress)

@@ -125,7 +125,7 @@ class Detection:
         if asked.within is not None:
             raise ConfigError("--within is for classifiers")
         detector = detector_of(info.get("detector"), file, model, asked.weights)
-        bodies = {T: spiking.load(file, detector, T) for T in asked.steps or sorted(info["T"])}
+        bodies = {T: spiking.load(file, detector, T, neurons=asked.neurons) for T in asked.steps or sorted(info["T"])}
         test = _test_images(model, detector, replace(asked, data=asked.data or data))
         found = precisions(detector, bodies, test, progress)
         unreadable = _unreadable(found)

@@ -1,5 +1,6 @@
 """What a task is asked for; of classifiers and detectors alike."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -9,7 +10,8 @@ from spikecal.arguments import choices_of, plan_of
 from spikecal.calibration.calibrators import Weights
 from spikecal.calibration.finetune import FineTune
 from spikecal.errors import ConfigError
-from spikecal.pipeline import AUTO, THRESHOLDS, Auto, Effort, Pipeline, Plan, Rounding
+from spikecal.parts import imported
+from spikecal.pipeline import AUTO, BASELINE, THRESHOLDS, Auto, Effort, Pipeline, Plan, Rounding
 from spikecal.progress import Progress
 from spikecal.result import Result
 from spikecal.snn.network import Readout
@@ -25,17 +27,20 @@ def pipeline_of(
     rounding: Rounding | None = None,
     kappa: float | None = None,
     threshold: str | None = None,
+    calibrators: Sequence[str] = (),
+    neuron: str | None = None,
     per: Literal["layer", "channel"] | None = None,
     effort: Effort | None = None,
 ) -> Plan:
-    """The pipeline of `--pipeline` or `--config`, with what is changed in it."""
+    """The pipeline of `--pipeline` or `--config`, with what is changed in it; classes that are named are imported."""
     if name is not None and config is not None:
         raise ConfigError("give --pipeline or --config, not both: a file can name a preset")
-    result = plan_of(Pipeline.from_toml(config) if config is not None else name or AUTO, effort)
+    default = BASELINE if calibrators and effort is None else AUTO
+    result = plan_of(Pipeline.from_toml(config) if config is not None else name or default, effort)
     if isinstance(result, Auto):
         changes = {
             "--iterations": iterations, "--rounding": rounding, "--kappa": kappa, "--threshold": threshold,
-            "--per": per,
+            "--per": per, "--calibrator": calibrators or None, "--neuron": neuron,
         }  # fmt: skip
         for flag, value in changes.items():
             if value is not None:
@@ -45,9 +50,15 @@ def pipeline_of(
         result = replace(result, rounding=rounding, kappa=kappa)
     elif kappa is not None:
         result = replace(result, kappa=kappa)
-    if threshold is not None and type(result.threshold) is not THRESHOLDS[threshold]:
+    named: dict[str, Any] = {}
+    if threshold is not None and type(result.threshold) is not THRESHOLDS.get(threshold):
         old = result.threshold
-        result = replace(result, threshold=THRESHOLDS[threshold](per=old.per, images=old.images))
+        named["threshold"] = {"kind": threshold, "per": old.per, "images": old.images}
+    if calibrators:
+        named["sweeps"] = [[{"kind": calibrator} for calibrator in calibrators]]
+    if neuron is not None:
+        named["neuron"] = neuron
+    result = result.with_parts(named, imported())
     if per is not None:
         result = replace(result, threshold=replace(result.threshold, per=per))
     if images is not None:
@@ -126,6 +137,7 @@ class Evaluation:
     seed: int
     strict: bool
     within: float | None  # points of the ANN
+    neurons: Sequence[str] = ()  # classes of those that are not spikecal's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +151,7 @@ class Reporting:
     images: int  # 0: none, the page shows what the files carry
     seed: int
     strict: bool
+    neurons: Sequence[str] = ()  # classes of those that are not spikecal's
 
 
 @dataclass(frozen=True, kw_only=True)

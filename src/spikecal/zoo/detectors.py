@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from spikecal.data.factory import is_factory
 from spikecal.errors import ConfigError, FileError
+from spikecal.usercode import is_factory
 from spikecal.vision import vision
 from spikecal.zoo.models import EMBEDDED, build_model, load_model
 from spikecal.zoo.weights import UNNEEDED, put_weights, read_weights

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from spikecal.arguments import image_dims
 from spikecal.data.card import Card
-from spikecal.data.factory import call, is_factory, load_factory
 from spikecal.data.sets import cifar10
 from spikecal.errors import ConfigError
+from spikecal.usercode import call, is_factory, load_factory
 from spikecal.zoo import imagenet
 from spikecal.zoo.cifar import VGG16, ResNet
 from spikecal.zoo.packages import PACKAGES, imagenet_card

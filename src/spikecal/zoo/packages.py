@@ -13,9 +13,9 @@ from torch import nn
 
 from spikecal import vision
 from spikecal.data.card import Card, Interpolation
-from spikecal.data.factory import call
 from spikecal.data.sets import cifar10, imagenet
 from spikecal.errors import ConfigError, first_line
+from spikecal.usercode import call
 from spikecal.zoo.hub import NotFetched, from_hugging_face, from_pytorchcv, from_torch_hub, only_weights, unreachable
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -1,0 +1,122 @@
+"""`file.py:name` and `package.module:name`: a user's own functions and classes, imported because the user named them.
+
+Nothing here is ever called with a name that comes out of a file of networks.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from spikecal.errors import ConfigError, first_line
+
+Base = TypeVar("Base")
+FROM_FILE = "_spikecal_user_"  # begins the name of a module that was loaded from a file.py
+
+
+def is_factory(spec: str) -> bool:
+    """Whether `spec` has the shape `file.py:name` or `package.module:name`."""
+    source, _, name = spec.rpartition(":")
+    if not name.isidentifier():
+        return False
+    return source.endswith(".py") or all(part.isidentifier() for part in source.split("."))
+
+
+def load_factory(spec: str) -> Callable[..., Any]:
+    """The function that `spec` names. This imports the user's code, as asked."""
+    found = _load(spec, "function", ())
+    if not callable(found):
+        raise ConfigError(f"{spec} is a {type(found).__name__}, not a function")
+    return found
+
+
+def load_class(spec: str, base: type[Base], folders: Sequence[Path] = ()) -> type[Base]:
+    """The class that `spec` names, which must derive from `base`; a `file.py` is looked for in `folders` first."""
+    found = _load(spec, "class", folders)
+    if not isinstance(found, type) or not issubclass(found, base):
+        raise ConfigError(f"{spec} is not a class that derives from spikecal.{base.__name__}")
+    return found
+
+
+def call(spec: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call the user's function; what it raises becomes one line that says where."""
+    try:
+        return function(*arguments)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{spec} raised {type(error).__name__}: {first_line(error)}") from error
+
+
+# -- what a class is called ----------------------------------------------------------------------------------------
+
+
+def is_own(cls: type) -> bool:
+    """Whether a class is a user's and not this package's."""
+    return not cls.__module__.startswith("spikecal.")
+
+
+def name_of(cls: type) -> str:
+    """`file.py:Class` or `package.module:Class`. A file is named without its folder: that is of one machine."""
+    source = cls.__module__
+    if source == "__main__" or source.startswith(FROM_FILE):
+        file = getattr(sys.modules.get(source), "__file__", None)
+        source = Path(file).name if file else source
+    return f"{source}:{cls.__qualname__}"
+
+
+def code_of(cls: type) -> str:
+    """A hash of the source of a user's class, so that a changed one is noticed; empty where there is no source."""
+    try:
+        return hashlib.sha256(inspect.getsource(cls).encode()).hexdigest()
+    except (OSError, TypeError):
+        return ""
+
+
+# -- importing -----------------------------------------------------------------------------------------------------
+
+
+def _load(spec: str, what: str, folders: Sequence[Path]) -> Any:
+    source, _, name = spec.rpartition(":")
+    module = _from_file(Path(source).expanduser(), folders) if source.endswith(".py") else _from_package(source)
+    found = getattr(module, name, None)
+    if found is None:
+        raise ConfigError(f"{source} has no {what} {name!r}")
+    return found
+
+
+def _from_file(path: Path, folders: Sequence[Path]) -> ModuleType:
+    path = next((folder / path for folder in folders if (folder / path).is_file()), path)
+    if not path.is_file():
+        raise ConfigError(f"there is no file {path}")
+    place = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:8]  # files of one name may be in two folders
+    name = f"{FROM_FILE}{path.stem}_{place}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and fx look modules up by name
+    sys.path.insert(0, str(path.resolve().parent))  # the file may import its neighbours
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{path} cannot be imported: {type(error).__name__}: {first_line(error)}") from error
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _from_package(name: str) -> ModuleType:
+    sys.path.insert(0, os.getcwd())  # as `python -m` does
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"module {name} is not there ({error}): install it or give a file.py:name") from error
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"module {name} cannot be imported: {type(error).__name__}: {first_line(error)}") from error
+    finally:
+        sys.path.pop(0)

@@ -1,0 +1,254 @@
+"""Calibrators, thresholds and neurons that are not the package's: docs/extending.md as it is, and what goes wrong."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from networks import images, residual
+from torch import Tensor
+
+import spikecal
+from scripts import ROOT
+from spikecal import CalibrationError, ConfigError, FileError, Pipeline, StageView, Update
+from spikecal.analysis.evaluate import original
+from spikecal.cli.main import main
+from spikecal.parts import imported
+from spikecal.pipeline import LCP
+from spikecal.report.source import from_file
+from spikecal.usercode import load_class
+
+PAGE = (ROOT / "docs" / "extending.md").read_text()
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The page's file, in a folder that commands run in."""
+    file = tmp_path / "mine.py"
+    file.write_text("\n".join(block for block in blocks("python") if block.startswith("# mine.py")))
+    monkeypatch.chdir(tmp_path)
+    return file
+
+
+def test_the_page_runs_as_it_is(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(mine.parent))
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    scope = {"model": residual(), "images": images(16)}
+    for block in blocks("python"):
+        if not block.startswith("# mine.py"):
+            exec(block, scope)  # the page's own code
+    snn, result = scope["snn"], scope["result"]
+    assert torch.equal(snn(images(4)), result.snn(images(4)))  # type: ignore[operator,attr-defined]
+    assert result.records[0].errors[-1][0] == "DampedBias"  # type: ignore[attr-defined]
+    assert max(int(t.max()) for t in snn.run(images(4)).spikes.values()) > 8  # type: ignore[attr-defined]
+
+
+def test_the_pages_toml_makes_what_python_makes(mine: Path) -> None:
+    (toml,) = blocks("toml")
+    (mine.parent / "p.toml").write_text(toml)
+    pipeline = Pipeline.from_toml("p.toml")
+    (first, second), threshold = pipeline.sweeps[0], pipeline.threshold  # type: ignore[misc]
+    assert (first.share, first.most, first.label) == (0.8, 1.0, "DampedBias") and second == spikecal.Bias()  # type: ignore[union-attr]
+    assert threshold.times == 5.0 and pipeline.neuron.alphabet == (0, 1, 2)  # type: ignore[attr-defined]
+    assert pipeline.to_dict()["sweeps"][0][0]["kind"] == "mine.py:DampedBias"
+
+
+def test_a_relative_file_is_looked_for_beside_the_toml(mine: Path, tmp_path_factory: pytest.TempPathFactory,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    (mine.parent / "p.toml").write_text('sweeps = [[{ kind = "mine.py:DampedBias" }]]')
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert len(Pipeline.from_toml(mine.parent / "p.toml").calibrators) == 1
+
+
+NET = """
+import torch
+from torch import nn
+
+def make():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
+
+def data(split):
+    return torch.rand(12, 3, 6, 6, generator=torch.Generator().manual_seed(1)), torch.arange(12) % 3
+"""
+
+
+def test_the_command_line_converts_and_evaluates(mine: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (mine.parent / "net.py").write_text(NET)
+    named = ["--calibrator", "mine.py:DampedBias", "--calibrator", "bias", "--threshold", "mine.py:MeanTimes"]
+    convert = ["convert", "net.py:make", "--data", "net.py:data", "-T", "4", *named]
+    assert main([*convert, "--neuron", "mine.py:Burst", "--workdir", "work", "-o", "burst.snn"]) == 0
+    assert main([*convert, "-o", "net.snn"]) == 0
+    assert main(["evaluate", "net.snn", "--data", "net.py:data"]) == 0  # no class is needed
+    capfd.readouterr()
+    assert main(["evaluate", "burst.snn", "--data", "net.py:data"]) == 2
+    assert "--neuron mine.py:Burst" in capfd.readouterr().err
+    assert main(["evaluate", "burst.snn", "--data", "net.py:data", "--neuron", "mine.py:Burst"]) == 0
+    assert main(["report", "burst.snn", "--data", "net.py:data", "--neuron", "mine.py:Burst"]) == 0
+    assert main(["check", "burst.snn"]) == 0
+    assert main([*convert, "--neuron", "mine.py:MeanTimes", "-o", "no.snn"]) == 2
+    assert "mine.py:MeanTimes is not a class that derives from spikecal.Neuron" in capfd.readouterr().err
+
+
+def test_a_file_loads_and_runs_where_the_class_is_not(mine: Path) -> None:
+    """Also where a file of that name is: nothing that a file names is imported."""
+    kinds = {name: load_class(f"mine.py:{name}", base) for name, base in
+             (("DampedBias", spikecal.Calibrator), ("MeanTimes", spikecal.Threshold))}  # fmt: skip
+    pipeline = Pipeline(threshold=kinds["MeanTimes"](), sweeps=((kinds["DampedBias"](),),))  # type: ignore[arg-type]
+    result = spikecal.convert(residual(), images(16), T=4, pipeline=pipeline)
+    result.save("net.snn")
+    mine.write_text("raise SystemExit('a file of networks was imported from')")
+    assert torch.equal(spikecal.load("net.snn")(images(4)), result.snn(images(4)))
+    code = "import spikecal, torch; print(spikecal.load('net.snn')(torch.zeros(1, 3, 8, 8)).shape)"
+    assert "[1, 5]" in subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    source = from_file(Path("net.snn"))
+    assert source.method == "DampedBias" and source.ann is not None  # its weights are still the ANN's
+    assert original(spikecal.load("net.snn")) is not None
+    assert spikecal.inspect("net.snn")["pipeline"]["threshold"]["kind"] == "mine.py:MeanTimes"
+    again = Pipeline.from_dict(spikecal.inspect("net.snn")["pipeline"])
+    assert again.to_dict() == pipeline.to_dict()
+    with pytest.raises(ConfigError, match=r"mine.py:MeanTimes, which its file cannot bring"):
+        spikecal.convert(residual(), images(16), T=4, pipeline=again)
+
+
+def test_neurons_are_brought_by_whoever_loads(mine: Path) -> None:
+    burst = load_class("mine.py:Burst", spikecal.Neuron)
+    result = spikecal.convert(residual(), images(16), T=4, pipeline=Pipeline(neuron=burst()))
+    result.save("net.snn")
+    for given in (burst, burst(), "mine.py:Burst"):
+        assert torch.equal(spikecal.load("net.snn", neurons=[given])(images(4)), result.snn(images(4)))
+    with pytest.raises(FileError, match=r"neurons=\['mine.py:Burst'\]"):
+        spikecal.load("net.snn")
+    with pytest.raises(FileError, match="no neurons called 'integrate-and-fire'; it has burst"):
+        spikecal.load("net.snn", neurons=[spikecal.IntegrateAndFire])
+    assert spikecal.inspect("net.snn")["T"] == [4]
+
+
+def test_a_changed_class_does_not_resume(mine: Path) -> None:
+    def convert() -> None:
+        own = load_class("mine.py:DampedBias", spikecal.Calibrator)
+        spikecal.convert(residual(), images(16), T=4, pipeline=Pipeline(sweeps=((own(),),)), workdir="work")
+
+    convert()
+    convert()
+    mine.write_text(mine.read_text().replace("bias = self.share * error", "bias = 2 * self.share * error"))
+    with pytest.raises(ConfigError, match="holds another conversion"):
+        convert()
+
+
+# -- what goes wrong -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrong(spikecal.Calibrator):
+    """Returns or raises whatever its function makes of the view."""
+
+    make: ClassVar[Callable[[StageView], Any]]
+
+    def applies(self, stage: spikecal.Stage) -> bool:
+        return len(stage.weighted()) == 2  # the residual sum
+
+    def solve(self, view: StageView) -> Update:
+        return type(self).make(view)  # type: ignore[no-any-return]
+
+
+def channels(view: StageView) -> Tensor:
+    return view.mean_error(8, "channel")
+
+
+def divided(view: StageView) -> Update:
+    raise ZeroDivisionError("by nothing")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda view: Update(bias=channels(view) * float("nan")), "gives a bias with NaN or infinite values"),
+        (lambda view: Update(bias=channels(view)[1:]), r"gives a bias of shape \[7\], not \[8\] or \[1\]"),
+        (lambda view: Update(bias=0.1), "gives a bias that is a float, not a tensor"),
+        (lambda view: Update(v_init=torch.zeros(3, 3)), r"v_init of shape \[3, 3\], not \[8\]"),
+        (lambda view: Update(step_bias=torch.zeros(8, 4)), r"step_bias of shape \[8, 4\], not \[4, 8\]"),
+        (lambda view: Update(scale=-torch.ones(1)), "by factors that are not positive"),
+        (lambda view: Update(weights={"nope": torch.zeros(1)}), "weights to 'nope', which is no .* it has"),
+        (lambda view: Update(weights={"body": view.stage.weighted()[0].op.weight}), "must say `learns = True`"),
+        (lambda view: None, "returned None, not an Update"),
+        (divided, "raised ZeroDivisionError: by nothing"),
+    ],
+)  # fmt: skip
+def test_an_update_that_cannot_be_names_the_stage(
+    make: Callable[[StageView], Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Wrong, "make", staticmethod(make), raising=False)
+    with pytest.raises(CalibrationError, match=f"^relu_2: Wrong .*{said}") as caught:
+        spikecal.convert(residual(), images(8), T=4, pipeline=Pipeline(sweeps=((Wrong(),),)))
+    assert caught.value.stage == "relu_2" and caught.value.part == "Wrong"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holding(spikecal.Calibrator):
+    """A setting that no file can hold."""
+
+    function: object = divided
+
+
+def test_settings_that_no_file_could_hold_are_refused_before_the_work() -> None:
+    with pytest.raises(ConfigError, match="Holding cannot be stored: its function is .*, no plain data"):
+        spikecal.convert(residual(), images(8), T=4, pipeline=Pipeline(sweeps=((Holding(),),)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrongThreshold(spikecal.Threshold):
+    value: float = 1.0
+    extra: int = 0
+
+    def choose(self, histogram: spikecal.Histogram, T: int, quantiser: str) -> Tensor:
+        return torch.full((len(histogram.maximum) + self.extra,), 0.0).log() * self.value
+
+
+def test_a_threshold_that_cannot_be_names_the_layer() -> None:
+    for wrong, said in (
+        (WrongThreshold(), "NaN or infinite"),
+        (WrongThreshold(extra=1), r"gave \[2\], not a tensor of 1"),
+    ):
+        with pytest.raises(CalibrationError, match=f"^relu: WrongThreshold gave .*|{said}"):
+            spikecal.convert(residual(), images(8), T=4, pipeline=Pipeline(threshold=wrong))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"share": "much"}, "share cannot be 'much'"),
+        ({"most": "much"}, "most cannot be 'much'"),
+        ({"shar": 1.0}, "no setting 'shar'; it has images, share, most"),
+        ({"images": 0}, "at least one image"),
+    ],
+)
+def test_settings_are_checked_by_their_annotations(mine: Path, settings: dict[str, object], said: str) -> None:
+    plain = {"sweeps": [[{"kind": "mine.py:DampedBias", **settings}]]}
+    with pytest.raises(ConfigError, match=said):
+        Pipeline.from_dict(plain, imported())
+    fine = {"sweeps": [[{"kind": "mine.py:DampedBias", "most": None, "share": 1}]]}
+    assert Pipeline.from_dict(fine, imported()).calibrators[0].images == LCP.calibrators[0].images
+
+
+def test_what_is_named_and_is_not_there_is_told(mine: Path) -> None:
+    for named, said in (
+        ("other.py:A", "there is no file other.py"),
+        ("mine.py:A", "mine.py has no class 'A'"),
+        ("nowhere.at.all:A", "module nowhere.at.all is not there"),
+        ("mine.py:Burst", "not a class that derives from spikecal.Calibrator"),
+    ):
+        (mine.parent / "p.toml").write_text(f'sweeps = [[{{ kind = "{named}" }}]]')
+        with pytest.raises(ConfigError, match=said):
+            Pipeline.from_toml("p.toml")
+    with pytest.raises(ConfigError, match="'mine.py:Burst' is not part of spikecal"):
+        Pipeline.from_dict({"sweeps": [[{"kind": "mine.py:Burst"}]]})
