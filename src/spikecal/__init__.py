@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spikecal.calibration.regression import ClosedFormWeights
     from spikecal.calibration.rescale import RefineThreshold
     from spikecal.calibration.temporal import TemporalBias
-    from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Threshold
+    from spikecal.calibration.threshold import MMSE, Learned, MaxAct, Percentile, Threshold
     from spikecal.calibration.update import Update
     from spikecal.calibration.view import StageView
     from spikecal.conversion import convert
@@ -49,7 +49,7 @@ _HOMES = {
     "spikecal.calibration.rescale": ("RefineThreshold",),
     "spikecal.calibration.temporal": ("TemporalBias",),
     "spikecal.calibration.histogram": ("Histogram",),
-    "spikecal.calibration.threshold": ("MMSE", "MaxAct", "Percentile", "Threshold"),
+    "spikecal.calibration.threshold": ("MMSE", "Learned", "MaxAct", "Percentile", "Threshold"),
     "spikecal.calibration.update": ("Update",),
     "spikecal.calibration.view": ("StageView",),
     "spikecal.conversion": ("convert",),
@@ -76,7 +76,7 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "ACP", "AUTO", "BASELINE", "Bias", "CalibrationError", "Calibrator", "Cells", "ClosedFormWeights",
     "ConfigError", "ConversionError", "DataError", "Distilled", "Evaluation", "FileError", "FineTune",
-    "Histogram", "IntegrateAndFire", "Inversion", "LCP", "MAXACT", "MMSE", "MaxAct", "Neuron", "PC",
+    "Histogram", "IntegrateAndFire", "Inversion", "LCP", "Learned", "MAXACT", "MMSE", "MaxAct", "Neuron", "PC",
     "PERCENTILE", "Percentile", "Pipeline", "Potential", "ReadOut", "RefineThreshold", "Result", "Run",
     "SpikecalError", "SpikingNetwork", "Stage", "StageView", "TemporalBias", "Threshold", "TrainingError",
     "Update", "Weights", "convert", "detection", "distill", "evaluate", "inspect", "load",

@@ -32,6 +32,7 @@ from spikecal.choice.selection import Decision, decide
 from spikecal.errors import ConversionError
 from spikecal.graph.graph import Graph, describe
 from spikecal.graph.lowering.lower import lower
+from spikecal.graph.lowering.prepare import unwrapped
 from spikecal.graph.ops import Spike
 from spikecal.graph.stages import partition, with_joints
 from spikecal.phases import Context, histograms, run_phases, set_neurons
@@ -75,6 +76,7 @@ def convert(
     whether a pipeline without calibrators simulates some images nevertheless, to record the errors of its stages.
     """
     check_model(model)
+    model = unwrapped(model)
     keep = checked_keep(keep)
     seed = checked_number("seed", seed, 0, 2**63)
     budget = memory_of(memory)

@@ -89,7 +89,7 @@ def set_neurons(
         op.neuron = pipeline.neuron
         # the search is for the largest value that a mean can have, in so many steps as it has levels
         reach = solve_threshold(pipeline, stage.name, histograms[stage.name], network.T * largest).to(dtype)
-        theta = (reach if op.clip is None else reach.clamp(max=op.clip)) / largest
+        theta = pipeline.threshold.within(reach, op.clip) / largest
         set_threshold(op, theta, network.T, pipeline)
     if len(pipeline.neuron.alphabet) > 2:
         set_pool_units(network.graph, shapes)

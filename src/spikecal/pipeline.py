@@ -12,7 +12,7 @@ from spikecal.calibration.readout import ReadOut
 from spikecal.calibration.regression import ClosedFormWeights
 from spikecal.calibration.rescale import RefineThreshold
 from spikecal.calibration.temporal import TemporalBias
-from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Quantiser, Threshold
+from spikecal.calibration.threshold import MMSE, Learned, MaxAct, Percentile, Quantiser, Threshold
 from spikecal.calibration.whole import NetworkPhase
 from spikecal.errors import ConfigError
 from spikecal.neurons import NEURONS, IntegrateAndFire, Neuron, check_neuron
@@ -24,7 +24,7 @@ Rounding = Literal["floor", "bias", "potential", "split"]
 ROUNDINGS = ("floor", "bias", "potential", "split")
 EVENLY = 0.5  # kappa, where rounding is split and nobody says how
 
-THRESHOLDS: dict[str, type[Threshold]] = {"maxact": MaxAct, "percentile": Percentile, "mmse": MMSE}
+THRESHOLDS: dict[str, type[Threshold]] = {"maxact": MaxAct, "percentile": Percentile, "mmse": MMSE, "learned": Learned}
 CALIBRATORS: dict[str, type[Calibrator]] = {
     "bias": Bias,
     "potential": Potential,

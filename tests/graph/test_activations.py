@@ -1,10 +1,13 @@
 """Every way to write an activation becomes a Spike."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+import spikecal
 from spikecal.errors import ConversionError
 from spikecal.graph.lowering.lower import lower
 from spikecal.graph.ops import Conv, Linear, Spike
@@ -121,3 +124,57 @@ def test_linear_layers_on_vectors(agree):
     graph = agree(nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)), (5,))
     assert [type(n.op) for n in graph.nodes.values()][1:] == [Linear, Spike, Linear]
     assert spikes(graph)[0].ndim == 2
+
+
+class Clipped(nn.Module):
+    """An activation whose end is learned: PACT's, or QCFS's."""
+
+    def __init__(self, alpha, function):
+        super().__init__()
+        self.alpha = nn.Parameter(torch.as_tensor(alpha))
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x, self.alpha)
+
+
+FORMS = {
+    "clamp": lambda x, alpha: torch.clamp(x, 0, alpha),
+    "clamp, keywords": lambda x, alpha: x.clamp(min=torch.zeros(()), max=alpha),
+    "clamp of relu": lambda x, alpha: torch.clamp(F.relu(x), max=alpha),
+    "minimum": lambda x, alpha: torch.minimum(F.relu(x), alpha),
+    "min": lambda x, alpha: torch.min(alpha, x.relu()),
+    "unit": lambda x, alpha: torch.clamp(x / alpha, 0, 1) * alpha,
+}
+
+
+@pytest.mark.parametrize("alpha", [0.5, [0.5], [[[0.25]], [[0.5]], [[0.75]], [[1.0]]]])
+@pytest.mark.parametrize("form", FORMS)
+def test_learned_clips_agree_and_keep_their_thresholds_where_asked(form, alpha):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), Clipped(alpha, FORMS[form]), nn.Conv2d(4, 4, 1), nn.ReLU())
+    images = torch.randn(8, 3, 8, 6)
+    assert torch.allclose(lower(model, (images[:2],)).run(images), model(images), atol=1e-6)
+    pipeline = replace(spikecal.LCP, threshold=spikecal.Learned(per="channel"))
+    found = spikecal.convert(model, images, T=4, pipeline=pipeline).snn
+    first, last = (node.op for node in found.graph.nodes.values() if isinstance(node.op, Spike))
+    assert torch.equal(first.theta, torch.full((4,), first.clip)) and last.clip is None
+    assert first.clip in (0.5, 1.0)  # itself, or in units of the channel's own
+    least = spikecal.convert(model, 1e-3 * images, T=4, pipeline=replace(pipeline, threshold=spikecal.MMSE())).snn
+    assert float(least.graph.nodes[next(iter(found.run(images).spikes))].op.theta.max()) < first.clip
+
+
+def test_learned_clips_are_in_toml_and_files(tmp_path):
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), Clipped(0.5, FORMS["clamp"]), nn.Flatten(), nn.Linear(16, 2))
+    (tmp_path / "p.toml").write_text('preset = "lcp"\n[threshold]\nkind = "learned"\n')
+    pipeline = spikecal.Pipeline.from_toml(tmp_path / "p.toml")
+    found = spikecal.convert(model, torch.randn(8, 3, 2, 2), T=4, pipeline=pipeline)
+    found.save(tmp_path / "net.snn")
+    loaded = spikecal.load(tmp_path / "net.snn")
+    assert [n.op.theta.unique().tolist() for n in loaded.graph.nodes.values() if isinstance(n.op, Spike)] == [[0.5]]
+
+
+def test_a_rounded_activation_says_to_leave_the_rounding_out():
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), Clipped(0.5, lambda x, alpha: torch.floor(x.clamp(0, 1) * 4 + 0.5) / 4))
+    with pytest.raises(ConversionError, match="neurons round by themselves"):
+        lower(model, (torch.randn(2, 3, 4, 4),))

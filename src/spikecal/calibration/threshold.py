@@ -48,6 +48,10 @@ class Threshold:
         """`[C]`: one threshold for each channel of the histogram. Where nothing fired it may be 0."""
         raise NotImplementedError
 
+    def within(self, theta: Tensor, clip: float | None) -> Tensor:
+        """The same of a layer whose activation ends at `clip`: nothing is to be reached beyond."""
+        return theta if clip is None else theta.clamp(max=clip)
+
     def _chosen(self, histogram: Histogram, T: int, quantiser: Quantiser) -> Tensor:
         found: Any = self.choose(histogram, T, quantiser)
         channels = len(histogram.maximum)
@@ -127,6 +131,14 @@ class MMSE(Threshold):
             total = torch.linalg.vecdot(weights, error.diff()).double() * (theta / T) ** 3 / edges[:, 1]
             totals.append(total + lump * (maximum - theta).square())
         return shares[torch.cat(totals).argmin(0)].double()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned(MMSE):
+    """The clip that a layer was trained with (PACT, QCFS: `clamp(x, 0, alpha)`); where it has none, that of MMSE."""
+
+    def within(self, theta: Tensor, clip: float | None) -> Tensor:
+        return theta if clip is None else torch.full_like(theta, clip)
 
 
 def squared_error(u: Tensor, T: int, quantiser: Quantiser) -> Tensor:

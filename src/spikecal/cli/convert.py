@@ -71,7 +71,8 @@ def convert(
     threshold: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="How thresholds are found: maxact, percentile, mmse or file.py:Class. (default mmse)"
+            metavar="NAME",
+            help="How thresholds are found: maxact, percentile, mmse, learned or file.py:Class. (default mmse)",
         ),
     ] = None,
     calibrator: Annotated[

@@ -19,10 +19,11 @@ logger = logging.getLogger(__name__)
 
 # Where training scripts put a state dict; of several the first. Averaged weights are those that were evaluated.
 WRAPPERS = (
-    "state_dict_ema", "model_ema", "ema_state_dict", "ema", "state_dict", "model_state_dict", "model", "net", "network",
-    "weights", "module",
+    "state_dict_ema", "model_ema", "ema_state_dict", "ema_model", "params_ema", "ema", "shadow", "state_dict",
+    "model_state_dict", "model", "net", "network", "weights", "params", "module",
 )  # fmt: skip
-PREFIXES = ("module.", "_orig_mod.")  # of DataParallel and of torch.compile
+COMPILED = "_orig_mod."  # torch.compile's, before the names of what it wraps
+PARALLEL = "module."  # DistributedDataParallel's, and AveragedModel's
 COUNTERS = ("n_averaged",)  # of torch's AveragedModel
 UNNEEDED = "num_batches_tracked"  # old checkpoints are without it
 FACTS = (int, float, str, type(None))  # what a file may hold beside its tensors: an epoch, an accuracy, a name
@@ -118,20 +119,41 @@ def put_weights(model: nn.Module, state: Mapping[str, Tensor], path: Path, name:
 
 
 def _unprefixed(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    state = {key: value for key, value in state.items() if key not in COUNTERS}
-    while prefix := next((p for p in PREFIXES if state and all(key.startswith(p) for key in state)), None):
-        state = {key.removeprefix(prefix): value for key, value in state.items()}
+    state = {key.replace(COMPILED, ""): value for key, value in state.items() if key not in COUNTERS}
+    while state and all(key.startswith(PARALLEL) for key in state):
+        state = {key.removeprefix(PARALLEL): value for key, value in state.items()}
     return state
 
 
 def _renamed(state: Mapping[str, Tensor], wanted: set[str]) -> dict[str, Tensor]:
     """Names as the model has them: without the attribute of a training module around it, or torchvision's old ones."""
-    first = {key.partition(".")[0] for key in state}
-    if wanted.isdisjoint(state) and len(first) == 1:
-        state = {key.partition(".")[2]: value for key, value in state.items()}
+    if wanted.isdisjoint(state):
+        state = _inside(state, wanted)
+    plain = {key: key.replace(f".{PARALLEL}", ".") for key in state if key not in wanted}  # a part alone was wrapped
+    state = {(plain[key] if plain.get(key) in wanted else key): value for key, value in state.items()}
     # The files of torchvision's DenseNets say norm.1 where the modules are called norm1.
     old = {key: re.sub(r"\.(norm|conv)\.([12])\.", r".\1\2.", key) for key in state if key not in wanted}
     return {(old[key] if old.get(key) in wanted else key): value for key, value in state.items()}
+
+
+def _inside(state: Mapping[str, Tensor], wanted: set[str]) -> Mapping[str, Tensor]:
+    """The entries of the one attribute that holds the model, such as Lightning's `model.`; averaged ones before others.
+
+    What a training module has beside it, metrics and weights of its loss, is no part of the model.
+    """
+    last = max(wanted, key=len, default="")
+    prefixes = {key.removesuffix(last) for key in state if last and key.endswith(f".{last}")}
+    whole = {
+        prefix for prefix in prefixes if all(prefix + key in state for key in wanted if not key.endswith(UNNEEDED))
+    }
+    if not whole:
+        first = {key.partition(".")[0] for key in state}
+        return {key.partition(".")[2]: value for key, value in state.items()} if len(first) == 1 else state
+    chosen = min(whole, key=lambda prefix: ("ema" not in prefix, len(prefix), prefix))
+    rest = [key for key in state if not key.startswith(chosen)]
+    if rest:
+        logger.info("the weights under %s are used, and %s are not", chosen.rstrip("."), _few(rest))
+    return {key.removeprefix(chosen): value for key, value in state.items() if key.startswith(chosen)}
 
 
 def _few(keys: list[str]) -> str:

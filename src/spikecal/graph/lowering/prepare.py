@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.optim.swa_utils import AveragedModel
 
 from spikecal.errors import ConversionError, DataError
 from spikecal.graph.graph import Graph, same_structure
@@ -18,6 +19,7 @@ from spikecal.tensors import as_tensor
 # How far the lowered graph may be from the model, relative to the largest output: rounding of the model's own type.
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 SMALL_TYPES = (torch.float16, torch.bfloat16)
+WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Working:
 
 def prepare(model: nn.Module, example: Sequence[Tensor], dtype: torch.dtype | None = None) -> Working:
     """Copy the model and the example inputs, to `dtype` or to their own; then half precision becomes float32."""
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    model = unwrapped(model)
     inputs = _checked(example)
     types, device = _types_and_device(model, inputs)
     original = _copy(model)
@@ -45,6 +47,15 @@ def prepare(model: nn.Module, example: Sequence[Tensor], dtype: torch.dtype | No
     working = original if types == {dtype} else _copy(model).to(dtype)
     placed = tuple(x.detach().to(device, dtype) for x in inputs)
     return Working(original, working, placed, dtype, device, max(TOLERANCE.get(t, 1e-4) for t in types))
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The network inside the wrappers of torch.compile, parallel training and averaging."""
+    while True:
+        inner = getattr(model, "_orig_mod", model.module if isinstance(model, WRAPPERS) else None)
+        if inner is None:
+            return model
+        model = inner
 
 
 def _copy(model: nn.Module) -> nn.Module:

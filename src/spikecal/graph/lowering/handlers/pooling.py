@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules import dropout as dropouts
 from torch.nn.modules import pooling
 
@@ -37,12 +37,39 @@ def relu6(b: Builder, input: Ref, inplace: bool = False) -> Ref:
 
 @handles("clamp", "clip", "hardtanh")
 def clamp(b: Builder, input: Ref, min: Any = None, max: Any = None, **named: Any) -> Ref:
-    low, high = named.get("min_val", min), named.get("max_val", max)
-    if find((Ref, Dim), (low, high)) or not all(v is None or isinstance(v, (int, float)) for v in (low, high)):
-        raise Refusal("a clamp with bounds that are not numbers", RELU_HINT)
+    low, high = (_bound(value) for value in (named.get("min_val", min), named.get("max_val", max)))
+    if low is None and isinstance(b.graph.nodes[input.name].op, Spike):
+        low = 0.0  # there is nothing below
+    if isinstance(high, Tensor):
+        return _clip_by_channel(b, input, low, high)
     if low != 0 or (high is not None and high <= 0):
         raise Refusal(f"a clamp to [{low}, {high}], which is not from 0 upwards", RELU_HINT)
     return spike(b, input, None if high is None else float(high))
+
+
+def _bound(value: Any) -> Any:
+    """None, a number, or a tensor of several where a clip was learned for each channel."""
+    if isinstance(value, Tensor):
+        return float(value) if value.numel() == 1 else value
+    if find((Ref, Dim), value) or not (value is None or isinstance(value, (int, float))):
+        raise Refusal("a clamp with bounds that are not numbers", RELU_HINT)
+    return value
+
+
+def _clip_by_channel(b: Builder, x: Ref, low: Any, high: Tensor) -> Ref:
+    """`clamp(x, 0, alpha)` as `alpha clamp(x / alpha, 0, 1)`: a layer's clip is one number."""
+    if low != 0 or not bool((high > 0).all()):
+        raise Refusal(f"a clamp from {low} to several bounds, which is not from 0 upwards", RELU_HINT)
+    return b.affine(spike(b, b.affine(x, 1 / high, part="unit"), 1.0), high, part="clip")
+
+
+@handles("minimum", "min")
+def minimum(b: Builder, input: Any, other: Any) -> Ref:
+    """`min(relu(x), alpha)`, as learned clips are often written."""
+    x, alpha = (input, other) if isinstance(input, Ref) else (other, input)
+    if not isinstance(alpha, Tensor):
+        raise Refusal("a minimum that is not that of a value and a constant tensor", RELU_HINT)
+    return clamp(b, x, None, alpha)
 
 
 @handles("clamp_min")
