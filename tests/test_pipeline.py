@@ -21,7 +21,7 @@ from spikecal import (
     Weights,
 )
 from spikecal.calibration.calibrators import Calibrator
-from spikecal.calibration.threshold import MMSE, MaxAct, Percentile
+from spikecal.calibration.threshold import MMSE, Learned, MaxAct, Percentile
 from spikecal.parts import Absent
 from spikecal.pipeline import CALIBRATORS, PRESETS, THRESHOLDS, Rounding
 from spikecal.usercode import is_own
@@ -100,6 +100,7 @@ OTHER_THRESHOLDS = {
     "maxact": ("", MaxAct(per="channel", images=16)),
     "percentile": ("percent = 50", Percentile(per="channel", images=16, percent=50)),
     "mmse": ("grid = 17", MMSE(per="channel", images=16, grid=17)),
+    "learned": ("grid = 17", Learned(per="channel", images=16, grid=17)),
 }
 
 

@@ -78,6 +78,10 @@ class Builder:
         checked = [("=", ("size", 0, d), n) for d, n in enumerate(shape[1:], start=1)]
         return self.emit(Reshape(shape=[("batch",), *checked]), ref, part="sized")
 
+    def value(self, name: str) -> Ref:
+        """The value of a node that is there already."""
+        return self._refs[name]
+
     def hole(self, shape: tuple[int, ...], kept: bool) -> Ref:
         """A value of a given shape that no operation computes."""
         ref = self._source(Hole(), shape)

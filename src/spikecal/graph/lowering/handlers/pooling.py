@@ -50,7 +50,8 @@ def clamp(b: Builder, input: Ref, min: Any = None, max: Any = None, **named: Any
 def _bound(value: Any) -> Any:
     """None, a number, or a tensor of several where a clip was learned for each channel."""
     if isinstance(value, Tensor):
-        return float(value) if value.numel() == 1 else value
+        first = value.flatten()[0]
+        return float(first) if bool((value == first).all()) else value
     if find((Ref, Dim), value) or not (value is None or isinstance(value, (int, float))):
         raise Refusal("a clamp with bounds that are not numbers", RELU_HINT)
     return value
@@ -60,6 +61,9 @@ def _clip_by_channel(b: Builder, x: Ref, low: Any, high: Tensor) -> Ref:
     """`clamp(x, 0, alpha)` as `alpha clamp(x / alpha, 0, 1)`: a layer's clip is one number."""
     if low != 0 or not bool((high > 0).all()):
         raise Refusal(f"a clamp from {low} to several bounds, which is not from 0 upwards", RELU_HINT)
+    before = b.graph.nodes[x.name]
+    if isinstance(before.op, Spike) and before.op.clip is None:
+        x = b.value(before.inputs[0])  # a ReLU of its own would be a layer of neurons more
     return b.affine(spike(b, b.affine(x, 1 / high, part="unit"), 1.0), high, part="clip")
 
 
