@@ -207,7 +207,7 @@ def test_every_part_has_a_name_in_files() -> None:
     ours = {cls for cls in Calibrator.__subclasses__() if not is_own(cls) and not issubclass(cls, Absent)}
     assert set(CALIBRATORS.values()) == ours
     assert all(cls.label == name for name, cls in CALIBRATORS.items())
-    assert set(THRESHOLDS.values()) == {MaxAct, Percentile, MMSE}
+    assert set(THRESHOLDS.values()) == {MaxAct, Percentile, MMSE, Learned}
 
 
 def test_changed_changes_one_kind_everywhere_and_nothing_else() -> None:

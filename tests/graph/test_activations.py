@@ -139,7 +139,7 @@ class Clipped(nn.Module):
 
 
 FORMS = {
-    "clamp": lambda x, alpha: torch.clamp(x, 0, alpha) if alpha.ndim == 0 else torch.clamp(x, 0 * alpha, alpha),
+    "clamp": lambda x, alpha: torch.clamp(x, 0, alpha.item()) if alpha.ndim == 0 else x.clamp(0 * alpha, alpha),
     "clamp, keywords": lambda x, alpha: x.clamp(min=torch.zeros(()), max=alpha),
     "clamp of relu": lambda x, alpha: torch.clamp(F.relu(x), max=alpha),
     "minimum": lambda x, alpha: torch.minimum(F.relu(x), alpha),
