@@ -34,10 +34,10 @@ def in_child(work: Callable[[], None], seconds: float | None) -> bool:
     return os.WIFEXITED(status)
 
 
-def report_of(program: Path, folder: Path) -> Any:
-    """What a program that kills its children prints as JSON."""
+def report_of(program: Path, *arguments: object) -> Any:
+    """What a program, such as one that kills its children, prints as JSON."""
     found = subprocess.run(
-        [sys.executable, program, folder],
+        [sys.executable, program, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
         text=True,

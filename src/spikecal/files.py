@@ -1,14 +1,16 @@
 """Files that appear whole or not at all, are used by one process at a time, and run nothing when they are read."""
 
+import errno
 import os
 import pickle
+import stat
 import struct
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from spikecal.errors import ConfigError, FileError
 
@@ -33,6 +35,24 @@ def load_torch(path: Path) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of odd ways to pickle; what comes of them is checked anyway
         return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def open_regular(path: str | Path, most: int | None = None) -> BinaryIO:
+    """Open a file to read; OSError for pipes and devices, whose bytes may never end, and for more than `most` bytes."""
+    # a pipe without a writer would keep a plain `open` waiting
+    number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    found = os.fstat(number)
+    wrong: OSError | None = None
+    if stat.S_ISDIR(found.st_mode):
+        wrong = IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    elif not stat.S_ISREG(found.st_mode):
+        wrong = OSError(errno.EINVAL, "it is a pipe or a device, not a regular file", str(path))
+    elif most is not None and found.st_size > most:
+        wrong = OSError(errno.EFBIG, f"it has {found.st_size:,} bytes, and more than {most:,} are not read", str(path))
+    if wrong is not None:
+        os.close(number)
+        raise wrong
+    return os.fdopen(number, "rb")
 
 
 def check_output(file: Path, taken: Sequence[Path] = ()) -> None:

@@ -4,14 +4,31 @@ import ctypes
 import os
 import re
 from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
 
 from spikecal.errors import ConfigError
 
+resource: ModuleType | None
+try:
+    import resource
+except ImportError:  # no such thing on Windows
+    resource = None
+
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+NO_LIMIT = 2**62
+CGROUPS = {  # by the controllers that /proc names: where its groups are, and their files for the limit and the use
+    "": ("/sys/fs/cgroup", ("memory.max", "memory.current")),
+    "memory": ("/sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")),
+}
 
 
 def free_memory() -> int:
-    """Bytes that can be had without swapping."""
+    """Bytes that can be had without swapping, within what this process and its container may use."""
+    return max(0, min(_free_on_machine(), _free_in_container(), _free_in_process()))
+
+
+def _free_on_machine() -> int:
     try:
         with open("/proc/meminfo") as file:
             for line in file:
@@ -23,6 +40,44 @@ def free_memory() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     except (ValueError, OSError):
         return 4 * 2**30
+
+
+def _free_in_container() -> int:
+    """What the control groups of this process leave it, in either version of their files; files cached are free."""
+    least = NO_LIMIT
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, name = line.split(":", 2)
+            if controllers not in ("", "memory"):
+                continue
+            top, (limit, used) = CGROUPS[controllers]
+            group = Path(top, name.lstrip("/"))
+            for folder in (group, *group.parents[: len(group.parts) - len(Path(top).parts)]):
+                with suppress(OSError, ValueError):  # a group without a limit says max, or has no such file
+                    free = int((folder / limit).read_text()) - int((folder / used).read_text()) + _cached(folder)
+                    least = min(least, free)
+    return least
+
+
+def _cached(group: Path) -> int:
+    facts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    return int(facts.get("inactive_file", 0))
+
+
+def _free_in_process() -> int:
+    """What `ulimit -v` leaves."""
+    try:
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0] if resource is not None else -1
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE") if limit >= 0 else 0
+    except (OSError, ValueError):
+        return NO_LIMIT
+    return limit - used if limit >= 0 else NO_LIMIT
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory is what an error is about: torch has no class of its own for it on the CPU."""
+    said = str(error)
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "allocate memory" in said
 
 
 def parse_bytes(text: str) -> int:

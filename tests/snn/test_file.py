@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import spikecal
-from spikecal import DataError, FileError
-from spikecal.snn.file import _checksum
+from spikecal import FileError
+from spikecal.snn.checksum import checksum
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +156,7 @@ def hostile(path: Path, change: Any) -> Path:
     spec = json.loads(header["__metadata__"]["spikecal"].partition(" ")[2])
     change(spec, header)
     text = json.dumps(spec, sort_keys=True)
-    header["__metadata__"]["spikecal"] = f"{_checksum(text, load_file(path).items())} {text}"
+    header["__metadata__"]["spikecal"] = f"{checksum(text, load_file(path).items())} {text}"
     raw = json.dumps(header).encode()
     target = path.parent / "hostile.snn"
     target.write_bytes(struct.pack("<Q", len(raw)) + raw + data[8 + length :])
@@ -263,11 +263,10 @@ def test_thresholds_that_are_none_are_refused(result: spikecal.Result, tmp_path:
 def test_thresholds_for_other_channels_are_a_clear_line(result: spikecal.Result, tmp_path: Path) -> None:
     snn = copy.deepcopy(result.snn)
     op = next(op for op in snn.ops.values() if hasattr(op, "theta"))
-    op.theta = nn.Parameter(torch.ones(3))
+    op.theta, op.v_init, op.bias = nn.Parameter(torch.ones(3)), None, None
     snn.save(tmp_path / "bad.snn")
-    loaded = spikecal.load(tmp_path / "bad.snn")
-    with pytest.raises(DataError, match="3 numbers for theta"):
-        loaded(images(2))
+    with pytest.raises(FileError, match="'relu' reads 8 channels and has theta for 3"):
+        spikecal.load(tmp_path / "bad.snn")
 
 
 def test_what_a_file_says_of_itself_does_not_hide_what_it_is(path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from spikecal.analysis.timing import Timing, search_of
 from spikecal.errors import ConfigError, FileError
 from spikecal.graph.stages import partition
-from spikecal.snn.file import Reader
+from spikecal.snn.reading import Reader
 from spikecal.snn.windows import Windows
 
 
@@ -30,7 +30,7 @@ def inspect(path: str | Path) -> dict[str, Any]:
 def _timings(reader: Reader) -> list[Timing]:
     """When each network of a file answers. The graph is the same in all of them."""
     steps, origin = reader.steps(), reader.origin()
-    graph = reader.graph(steps[0], None)
+    graph = reader.graph(steps[0])
     made = []
     try:
         stages = partition(graph)

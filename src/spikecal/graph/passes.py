@@ -91,19 +91,15 @@ def per_channel(value: Tensor | None, op: Conv | ConvTranspose | Linear) -> Tens
     if value.numel() == 1:
         return value.reshape(1)
     place = 1 if isinstance(op, Linear) else op.weight.ndim - 1  # counted from the last dimension
-    alone = value.ndim >= place and value.shape[-place] == value.numel() == out_channels(op)
+    alone = value.ndim >= place and value.shape[-place] == value.numel() == op.out_channels
     return value.reshape(-1) if alone else None
-
-
-def out_channels(op: Conv | ConvTranspose | Linear) -> int:
-    return op.weight.shape[1] * op.groups if isinstance(op, ConvTranspose) else op.weight.shape[0]
 
 
 def _scaled(op: Conv | ConvTranspose | Linear, scale: Tensor | None, shift: Tensor | None) -> Op:
     """The operation followed by `* scale + shift`, computed in float64."""
     weight, bias = op.weight.double(), None if op.bias is None else op.bias.double()
     if scale is not None:
-        scale = scale.double().expand(out_channels(op))
+        scale = scale.double().expand(op.out_channels)
         if isinstance(op, ConvTranspose):
             by_group = scale.reshape(op.groups, 1, -1).expand(-1, weight.shape[0] // op.groups, -1)
             weight = weight * by_group.reshape(*weight.shape[:2], *(1,) * (weight.ndim - 2))
@@ -111,7 +107,7 @@ def _scaled(op: Conv | ConvTranspose | Linear, scale: Tensor | None, shift: Tens
             weight = weight * scale.reshape(-1, *(1,) * (weight.ndim - 1))
         bias = None if bias is None else bias * scale
     if shift is not None:
-        shift = shift.double().expand(out_channels(op))
+        shift = shift.double().expand(op.out_channels)
         bias = shift if bias is None else bias + shift
     tensors = {"weight": weight, "bias": bias}
     return type(op)(**op.config(), **{k: None if v is None else v.to(op.weight.dtype) for k, v in tensors.items()})
@@ -256,7 +252,7 @@ def _scaled_input(op: Op | None, scale: Tensor) -> Op | None:
         return None
     weight = op.weight.double()
     groups = 1 if isinstance(op, Linear) else op.groups
-    channels = weight.shape[0] if isinstance(op, ConvTranspose) else weight.shape[1] * groups
+    channels = op.in_channels
     place = 1 if isinstance(op, Linear) else weight.ndim - 1
     alone = scale.numel() == 1 or (
         scale.ndim >= place and scale.shape[-place] == scale.numel() == channels

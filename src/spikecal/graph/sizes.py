@@ -4,7 +4,7 @@ An expression is an int, `("batch",)`, `("size", k, d)` (dimension d of the k-th
 `(operator, left, right)` with one of `+ - * // =`. Plain tuples: they go into JSON and come back.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from spikecal.errors import DataError
@@ -30,6 +30,9 @@ OPERATORS: dict[str, Callable[[int, int], int]] = {
     "=": demanded,
 }
 MAX_DEPTH = 32
+MAX_PARTS = 256  # of one expression
+LARGEST_SIZE = 2**31
+MOST_DIMS = 16
 
 
 def evaluate_size(size: Size, batch: int, shapes: Sequence[Sequence[int]]) -> int:
@@ -43,19 +46,35 @@ def evaluate_size(size: Size, batch: int, shapes: Sequence[Sequence[int]]) -> in
     return OPERATORS[size[0]](evaluate_size(size[1], batch, shapes), evaluate_size(size[2], batch, shapes))
 
 
-def check_size(size: object, references: int, depth: int = 0) -> Size:
-    """`size` with lists made tuples, or ValueError where it is no expression over `references` shapes."""
+def check_size(size: object, depth: int = 0) -> Size:
+    """`size` with lists made tuples, or ValueError where it is no expression."""
     if depth > MAX_DEPTH:
         raise ValueError("a size expression is nested too deeply")
-    if isinstance(size, int) and not isinstance(size, bool):
+    if type(size) is int and abs(size) < LARGEST_SIZE:
         return size
     if isinstance(size, (list, tuple)) and size:
         head = size[0]
         if head == "batch" and len(size) == 1:
             return ("batch",)
         numbered = len(size) == 3 and all(type(i) is int for i in size[1:])
-        if head == "size" and numbered and 0 <= size[1] < references and size[2] >= 1:
+        if head == "size" and numbered and size[1] >= 0 and 1 <= size[2] < MOST_DIMS:
             return tuple(size)
         if isinstance(head, str) and head in OPERATORS and len(size) == 3:
-            return (head, check_size(size[1], references, depth + 1), check_size(size[2], references, depth + 1))
+            made = (head, check_size(size[1], depth + 1), check_size(size[2], depth + 1))
+            if depth == 0 and _parts(made) > MAX_PARTS:
+                raise ValueError("a size expression has too many parts")
+            return made
     raise ValueError(f"{str(size)[:80]!r} is not a size expression")
+
+
+def shapes_read(size: Size) -> Iterator[int]:
+    """The numbers of the shapes that an expression reads."""
+    if isinstance(size, tuple) and size[0] == "size":
+        yield size[1]
+    elif isinstance(size, tuple) and size[0] in OPERATORS:
+        yield from shapes_read(size[1])
+        yield from shapes_read(size[2])
+
+
+def _parts(size: Size) -> int:
+    return 1 + _parts(size[1]) + _parts(size[2]) if isinstance(size, tuple) and size[0] in OPERATORS else 1

@@ -22,6 +22,7 @@ from spikecal.graph.ops import (
 
 # Moving values around costs nothing worth a boundary: every stage that reads them does it for itself.
 REARRANGING = (Cat, Slice, Pad, Reshape, Flatten, Permute)
+MOST_REPEATED = 1_000_000  # nodes of all stages together: only a file made for it has so many
 WEIGHTED = (Conv, ConvTranspose, Linear)
 
 
@@ -97,10 +98,16 @@ def _joint_sources(graph: Graph) -> set[str]:
 def partition(graph: Graph) -> list[Stage]:
     """The stages of a graph with joints, in running order. Every parameter belongs to exactly one."""
     stages = []
+    place = {name: i for i, name in enumerate(graph.nodes)}
+    repeated = 0
     for node in graph.nodes.values():
         if isinstance(node.op, (Spike, Joint)):
             inner, inputs = _collect(graph, node)
-            stages.append(Stage(tuple(inner), tuple(inputs)))
+            nodes = tuple(graph.nodes[name] for name in sorted(inner, key=place.__getitem__))
+            stages.append(Stage(nodes, tuple(sorted(inputs, key=place.__getitem__))))
+            repeated += len(inner) + len(inputs)
+            if repeated > MOST_REPEATED:
+                raise ValueError("too many stages repeat the same operations")
     owners: dict[str, str] = {}
     for stage in stages:
         for inner_node in stage.nodes:
@@ -118,16 +125,14 @@ def last_uses(stages: Sequence[Stage]) -> list[list[str]]:
     return freed
 
 
-def _collect(graph: Graph, end: Node) -> tuple[list[Node], list[str]]:
-    """The nodes between `end` and the boundaries before it, in running order, and those boundaries."""
-    wanted, inputs, todo = {end.name}, dict[str, None](), list(end.inputs)
+def _collect(graph: Graph, end: Node) -> tuple[set[str], set[str]]:
+    """The nodes between `end` and the boundaries before it, and those boundaries."""
+    wanted, inputs, todo = {end.name}, set[str](), list(end.inputs)
     while todo:
         name = todo.pop()
         if isinstance(graph.nodes[name].op, (Input, Spike, Joint)):
-            inputs[name] = None
+            inputs.add(name)
         elif name not in wanted:
             wanted.add(name)
             todo.extend(graph.nodes[name].inputs)
-    order = list(graph.nodes)
-    nodes = [graph.nodes[name] for name in order if name in wanted]
-    return nodes, [name for name in order if name in inputs]
+    return wanted, inputs

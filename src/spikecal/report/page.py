@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from importlib import resources
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from spikecal.errors import ConfigError
@@ -17,10 +18,8 @@ SCRIPTS = ("dom", "chart", "details", "layers", "graph", "spikes", "detections",
 
 def render(content: Mapping[str, Any]) -> str:
     """The whole page. What files say is escaped wherever it goes: a layer may have any name."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"percent": percent, "duration": duration, "number": _number}
     scripts = "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
-    page = environment.from_string(_asset("page.html")).render(
+    page = _template().render(
         page=content,
         headline=content["networks"][content["headline"]],
         style=Markup(_asset("style.css")),
@@ -34,6 +33,13 @@ def render(content: Mapping[str, Any]) -> str:
             f"most: give fewer files, or fewer of their networks with -T"
         )
     return page
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"percent": percent, "duration": duration, "number": _number}
+    return environment.from_string(_asset("page.html"))
 
 
 def embedded(content: Mapping[str, Any]) -> str:

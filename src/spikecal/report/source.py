@@ -19,9 +19,9 @@ from spikecal.errors import ConfigError, FileError
 from spikecal.graph.graph import Graph, describe
 from spikecal.pipeline import PRESETS, Pipeline
 from spikecal.result import Result
-from spikecal.snn.file import Reader
 from spikecal.snn.network import SpikingNetwork
 from spikecal.snn.origin import Timings
+from spikecal.snn.reading import Reader
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Running one stage: the only place that walks nodes over time. Drivers of whole networks are in `walk`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Flag, auto
 from itertools import chain
@@ -9,15 +10,17 @@ from math import prod
 import torch
 from torch import Tensor
 
-from spikecal.errors import DataError
+from spikecal.errors import DataError, first_line
 from spikecal.graph.graph import Graph
 from spikecal.graph.ops import Joint, Spike
 from spikecal.graph.stages import Stage
+from spikecal.memory import free_memory
 from spikecal.neurons import Cells, Neuron, State
 from spikecal.snn.windows import added_up, over_steps, part
 
 Shapes = Mapping[str, Sequence[int]]  # node -> shape of its value; dimension 0, the batch, means nothing
 CALL_FLOATS = 1_600_000  # what an average value of one call may hold, all steps together
+PROBES = 3  # images of a pass that computes shapes alone: a number that no channels have by chance
 STEP_FLOATS = 1 << 26  # what the largest value of one call may hold, all steps together: 256 MB
 
 
@@ -175,11 +178,35 @@ def whole_numbers(neuron: Neuron) -> torch.dtype:
 @torch.no_grad()
 def shapes_of(graph: Graph, inputs: Sequence[Tensor]) -> dict[str, torch.Size]:
     """Shape of every value for inputs of these sizes, from a pass of the ANN over one image."""
-    try:
+    with _refusing(inputs):
         return {name: value.shape for name, value in graph.walk(*(x[:1] for x in inputs))}
-    except (RuntimeError, ValueError, IndexError) as error:
+
+
+@torch.no_grad()
+def check_values(graph: Graph, inputs: Sequence[Tensor]) -> None:
+    """Raise, before anything is computed, where a value mixes up images, is empty or does not fit into memory."""
+    room = free_memory()
+    shapes = Graph({node.name: replace(node, op=node.op.clone().to("meta")) for node in graph.nodes.values()})
+    probes = [torch.empty(PROBES, *x.shape[1:], dtype=x.dtype, device="meta") for x in inputs]
+    with _refusing(inputs):
+        for name, value in shapes.walk(*probes):
+            if value.ndim == 0 or value.shape[0] != PROBES:
+                raise ValueError(f"{name} mixes up images")
+            if value.numel() == 0:
+                raise ValueError(f"{name} is empty")
+            needed = value.nbytes // PROBES
+            if needed > room:
+                raise ValueError(f"{name} needs {needed:,} bytes of memory for one image, and {room:,} are free")
+
+
+@contextmanager
+def _refusing(inputs: Sequence[Tensor]) -> Iterator[None]:
+    """Whatever operations raise of inputs that they cannot take becomes one line."""
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, IndexError, ArithmeticError, MemoryError) as error:
         shapes = ", ".join(str(list(x.shape)) for x in inputs)
-        raise DataError(f"the network cannot run on inputs of shape {shapes}: {error}") from error
+        raise DataError(f"the network cannot run on inputs of shape {shapes}: {first_line(error)}") from error
 
 
 def largest_value(shapes: Shapes) -> int:

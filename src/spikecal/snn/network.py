@@ -13,7 +13,7 @@ from spikecal.graph.graph import Graph, Node
 from spikecal.graph.ops import ChannelAffine, Conv, Joint, Spike, along, frozen
 from spikecal.graph.passes import fold_affine, fold_scale_forward
 from spikecal.graph.stages import Stage, partition, with_joints
-from spikecal.snn.execute import Emission, Want, images_per_call, shapes_of, steps_per_call
+from spikecal.snn.execute import Emission, Want, check_values, images_per_call, shapes_of, steps_per_call
 from spikecal.snn.origin import Origin
 from spikecal.snn.walk import Course
 from spikecal.snn.windows import Windows, added_up, part
@@ -42,10 +42,7 @@ class SpikingNetwork(nn.Module):
         super().__init__()
         self.graph, self.T, self.stages = graph, T, partition(graph)
         self.windows = Windows(T, self.stages, waits or {})
-        # The slash in front keeps a layer called "values" apart from the dictionary's own attributes.
-        self.ops = nn.ModuleDict(
-            {"/" + name.replace("/", "//").replace(".", "/"): node.op for name, node in graph.nodes.items()}
-        )
+        self.ops = nn.ModuleDict({_module_name(name): node.op for name, node in graph.nodes.items()})
         self.head = graph.head
         self.origin = Origin()
         self.readout: Readout = "current"
@@ -252,6 +249,7 @@ class SpikingNetwork(nn.Module):
     def _shapes_for(self, inputs: tuple[Tensor, ...]) -> dict[str, torch.Size]:
         key = tuple(x.shape[1:] for x in inputs)
         if key not in self._shapes:
+            check_values(self.graph, inputs)
             shapes = shapes_of(self.graph, inputs)
             for stage in self.stages:
                 _check_channels(stage, shapes[stage.name], self.T)
@@ -332,6 +330,14 @@ class Sums:
 
     def means(self) -> dict[str, Tensor]:
         return {name: total / (end - first) for name, (total, first, end) in self._found.items()}
+
+
+def _module_name(node: str) -> str:
+    """A name without dots, which modules cannot have, and another one for every node.
+
+    The slash in front keeps a layer called "values" apart from the dictionary's own attributes.
+    """
+    return "/" + node.replace("%", "%25").replace("/", "%2F").replace(".", "/")
 
 
 def _check_channels(stage: Stage, shape: Sequence[int], T: int) -> None:

@@ -1,12 +1,14 @@
 """Where networks come from: what a file says of their making, and how long it took."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 Plain = dict[str, Any]  # data as JSON has it
+LARGEST_INPUT = 2**28  # numbers
 
 
 @dataclass(frozen=True)
@@ -45,23 +47,53 @@ class Origin:
 
     @classmethod
     def from_info(cls, info: Mapping[str, Any], steps: Iterable[int]) -> Self:
-        """From what a file says, of any format; ValueError, TypeError or AttributeError where that makes no sense."""
+        """From what a file says, of any format; ValueError where that makes no sense."""
         plans = info.get("pipelines")
         if plans is None:
-            plans = dict.fromkeys(steps, info["pipeline"]) if "pipeline" in info else {}
+            plans = {str(T): info["pipeline"] for T in steps} if "pipeline" in info else {}
+        tables = {name: info.get(name, {}) for name in ("placements", "choices")}
         return cls(
-            pipelines={int(T): dict(plan) for T, plan in plans.items()},
-            records=tuple(dict(record) for record in info.get("records", ())),
-            micro_batches={int(T): int(n) for T, n in info.get("micro_batch", {}).items()},
-            inputs=tuple(tuple(int(n) for n in shape) for shape in info.get("inputs", ())),
-            keep=tuple(str(name) for name in info.get("keep", ())),
-            placements={int(T): dict(found) for T, found in info.get("placements", {}).items()},
-            choices={int(T): dict(found) for T, found in info.get("choices", {}).items()},
-            **{name: info.get(name) for name in ("images", "card", "measured", "calibration", "detector")},
+            pipelines=_by_steps("pipelines", plans, dict),
+            records=tuple(_all("records", info.get("records", []), dict)),
+            micro_batches=_by_steps("micro_batch", info.get("micro_batch", {}), int),
+            inputs=tuple(tuple(_shape(found)) for found in _all("inputs", info.get("inputs", []), list)),
+            keep=tuple(_all("keep", info.get("keep", []), str)),
+            images=_or_none(info, "images", int),
+            card=_or_none(info, "card", dict),
+            measured=_or_none(info, "measured", dict),
+            calibration=_or_none(info, "calibration", str),
+            detector=_or_none(info, "detector", str),
+            **{name: _by_steps(name, found, dict) for name, found in tables.items()},
         )
 
     def changed(self, **facts: Any) -> Self:
         return replace(self, **facts)
+
+
+def _or_none(info: Mapping[str, Any], name: str, kind: type) -> Any:
+    found = info.get(name)
+    return None if found is None else _all(name, [found], kind)[0]
+
+
+def _all(name: str, values: Any, kind: type) -> list[Any]:
+    if not isinstance(values, list) or not all(type(value) is kind for value in values):
+        raise ValueError(f"what it says of its {name} makes no sense")
+    return values
+
+
+def _shape(found: list[Any]) -> list[int]:
+    """Of one input, small enough to be tried."""
+    sizes = _all("inputs", found, int)
+    if not 0 < len(sizes) < 16 or min(sizes) < 1 or math.prod(sizes) > LARGEST_INPUT:
+        raise ValueError("what it says of its inputs is no shape of an image")
+    return sizes
+
+
+def _by_steps(name: str, found: Any, kind: type) -> dict[int, Any]:
+    """A table by T."""
+    if not isinstance(found, dict) or not all(T.isascii() and T.isdigit() and len(T) < 9 for T in found):
+        raise ValueError(f"what it says of its {name} is not by number of steps")
+    return {int(T): value for T, value in zip(found, _all(name, list(found.values()), kind), strict=True)}
 
 
 @dataclass

@@ -11,10 +11,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spikecal.graph.ops.base import Op, Shapes, State, frozen, is_channel, require
+from spikecal.graph.ops.base import (
+    Op,
+    Shapes,
+    State,
+    frozen,
+    is_channel,
+    is_integer,
+    is_number,
+    is_vector,
+    require,
+)
 from spikecal.graph.ops.linear import Add, ChannelAffine, Conv, ConvTranspose, Linear
 from spikecal.graph.ops.pooling import AdaptiveAvgPool, AvgPool, MaxPool, Reduce, Upsample
 from spikecal.graph.ops.shape import Cat, Flatten, Pad, Permute, Reshape, Slice
+from spikecal.graph.sizes import MOST_DIMS
 from spikecal.neurons import NEURONS, Cells, IntegrateAndFire, Neuron
 
 __all__ = [
@@ -54,7 +65,7 @@ class Input(Op):
     index: int
 
     def validate(self) -> None:
-        require(type(self.index) is int and 0 <= self.index < 64, "an input's index must be 0 to 63")
+        require(is_integer(self.index, 0, 63), "an input's index must be 0 to 63")
 
 
 class Spike(Op):
@@ -84,9 +95,31 @@ class Spike(Op):
             self.neuron = NEURONS[self.neuron]
         require(isinstance(self.neuron, Neuron), "a layer of neurons has a kind of neuron")
         require(is_channel(self.channel), "channels are never the batch")
-        require(type(self.ndim) is int and 2 <= self.ndim <= 16, "a layer of neurons has 2 to 16 dimensions")
+        require(is_integer(self.ndim, 2, MOST_DIMS), "a layer of neurons has 2 to 16 dimensions")
         require(self.channel < self.ndim, "channels are one of a layer's dimensions")
-        require(self.clip is None or (type(self.clip) in (int, float) and self.clip > 0), "a clip is positive")
+        require(self.clip is None or (is_number(self.clip) and self.clip > 0), "a clip is positive")
+        self._validate_tensors()
+
+    def _validate_tensors(self) -> None:
+        """Every parameter has one number per layer or per channel, and all of them mean the same channels."""
+        for name in ("theta", "bias", "gain"):
+            require(is_vector(getattr(self, name)), f"{name} must have one number per layer or per channel")
+        each = self.step_bias
+        require(each is None or (each.ndim == 2 and each.numel() > 0), "step_bias must have one row per step")
+        potential = self.v_init
+        require(potential is None or (potential.numel() > 0 and potential.ndim in (1, self.ndim - 1)),
+                 "v_init must have one number per layer, per channel or per neuron")  # fmt: skip
+        require(len(self._widths() - {1}) <= 1, "the parameters of a layer are for different numbers of channels")
+
+    def _widths(self) -> set[int]:
+        """How many channels its parameters are for."""
+        vectors = {len(t) for t in (self.theta, self.bias, self.gain) if t is not None}
+        steps = set() if self.step_bias is None else {self.step_bias.shape[1]}
+        if self.v_init is None:
+            return vectors | steps
+        per_neuron = self.v_init.ndim > 1
+        place = self.channel - 1 if per_neuron and self.channel > 0 else -1
+        return vectors | steps | {self.v_init.shape[place]}
 
     def config(self) -> dict[str, Any]:
         return {**super().config(), "neuron": self.neuron.name}
@@ -132,6 +165,7 @@ class Joint(Op):
 
     def validate(self) -> None:
         require(is_channel(self.channel), "channels are never the batch")
+        require(is_vector(self.bias), "a joint's bias must have one number per layer or per channel")
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
         return x if self.bias is None else x + along(self.bias, self.channel, x.ndim)

@@ -5,6 +5,11 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
 
+from spikecal.graph.sizes import MOST_DIMS, Size, shapes_read
+
+LARGEST = 2**16  # a kernel, stride or padding beyond it is no network's
+LARGEST_NUMBER = 2.0**100  # of coefficients and the like: finite in every type that parameters have
+
 State = dict[str, Tensor]  # what an operation remembers from one step to the next
 Shapes = Sequence[Sequence[int]]  # shapes of the first input and of the node's shape references
 
@@ -32,6 +37,15 @@ class Op(nn.Module):
 
     def validate(self) -> None:
         """Raise ValueError where the configuration cannot be run."""
+
+    def validate_reads(self, inputs: int, shapes: int) -> None:
+        """Raise ValueError where it cannot read `inputs` values, or its sizes name more than `shapes` shapes."""
+        require(inputs == self.ARITY or (self.ARITY is None and inputs > 0), "it has a wrong number of inputs")
+        require(all(read < shapes for size in self.sizes() for read in shapes_read(size)), "it reads a missing shape")
+
+    def sizes(self) -> Sequence[Size]:
+        """The size expressions among its settings."""
+        return ()
 
     def config(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.CONFIG}
@@ -66,13 +80,22 @@ def require(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def integers(value: Any, low: int, lengths: Sequence[int] | None = None) -> bool:
-    return (
-        isinstance(value, tuple)
-        and all(type(v) is int and low <= v < 2**31 for v in value)
-        and (lengths is None or len(value) in lengths)
-    )
+def integers(value: Any, low: int, lengths: Sequence[int]) -> bool:
+    return isinstance(value, tuple) and all(is_integer(v, low, LARGEST) for v in value) and len(value) in lengths
+
+
+def is_integer(value: Any, low: int, high: int) -> bool:
+    return type(value) is int and low <= value <= high
+
+
+def is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < LARGEST_NUMBER  # NaN is not below it either
 
 
 def is_channel(value: Any) -> bool:
-    return type(value) is int and (value >= 1 or value == -1)
+    return is_integer(value, 1, MOST_DIMS - 1) or (type(value) is int and value == -1)
+
+
+def is_vector(value: Tensor | None, lengths: Sequence[int] | None = None) -> bool:
+    """Whether a parameter, if there is one, is a row of numbers, and as long as it may be."""
+    return value is None or (value.ndim == 1 and len(value) > 0 and (lengths is None or len(value) in lengths))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spikecal.graph.ops.base import Op, Shapes, State, integers, require
+from spikecal.graph.ops.base import Op, Shapes, State, integers, is_integer, is_number, is_vector, require
 
 
 class _Convolution(Op):
@@ -24,16 +24,36 @@ class _Convolution(Op):
     def validate(self) -> None:
         dims = self.weight.ndim - 2 if self.weight is not None else 0
         require(dims in (1, 2, 3), "a convolution's weight must have 3 to 5 dimensions")
+        require(self.weight.numel() > 0, "a convolution's weight must not be empty")
         require(integers(self.stride, 1, [dims]), "a convolution's stride must be positive")
         require(integers(self.padding, 0, [dims]), "a convolution's padding must not be negative")
         require(integers(self.dilation, 1, [dims]), "a convolution's dilation must be positive")
-        require(type(self.groups) is int and self.groups >= 1, "a convolution's groups must be positive")
+        channels = self.weight.shape[0]  # those that groups divide
+        require(is_integer(self.groups, 1, channels) and channels % self.groups == 0,
+                 "a convolution's groups must divide its channels")  # fmt: skip
+        require(is_vector(self.bias, [self.out_channels]), "a convolution's bias must have one number per channel")
+
+    @property
+    def out_channels(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def in_channels(self) -> int:
+        raise NotImplementedError
 
 
 class Conv(_Convolution):
     """Convolution in 1, 2 or 3 dimensions, zero padding; other paddings are a Pad before it."""
 
     CONFIG: ClassVar[dict[str, Any]] = {"stride": ..., "padding": ..., "dilation": ..., "groups": 1}
+
+    @property
+    def out_channels(self) -> int:
+        return self.weight.shape[0]
+
+    @property
+    def in_channels(self) -> int:
+        return self.weight.shape[1] * self.groups
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
         function = (F.conv1d, F.conv2d, F.conv3d)[self.weight.ndim - 3]
@@ -61,6 +81,17 @@ class ConvTranspose(_Convolution):
         super().validate()
         dims = self.weight.ndim - 2
         require(integers(self.output_padding, 0, [dims]), "output_padding must not be negative")
+        steps = zip(self.output_padding, self.stride, self.dilation, strict=True)
+        require(all(padding < max(others) for padding, *others in steps),
+                 "output_padding must be smaller than the stride or the dilation")  # fmt: skip
+
+    @property
+    def out_channels(self) -> int:
+        return self.weight.shape[1] * self.groups
+
+    @property
+    def in_channels(self) -> int:
+        return self.weight.shape[0]
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
         function = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[self.weight.ndim - 3]
@@ -78,6 +109,16 @@ class Linear(Op):
 
     def validate(self) -> None:
         require(self.weight is not None and self.weight.ndim == 2, "a linear layer's weight must have 2 dimensions")
+        require(self.weight.numel() > 0, "a linear layer's weight must not be empty")
+        require(is_vector(self.bias, [self.out_channels]), "a linear layer's bias must have one number per output")
+
+    @property
+    def out_channels(self) -> int:
+        return self.weight.shape[0]
+
+    @property
+    def in_channels(self) -> int:
+        return self.weight.shape[1]
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
         return F.linear(x, self.weight, self.bias)
@@ -110,9 +151,13 @@ class Add(Op):
         require(
             isinstance(self.coefficients, tuple)
             and len(self.coefficients) >= 1
-            and all(isinstance(c, (int, float)) and not isinstance(c, bool) for c in self.coefficients),
+            and all(is_number(c) for c in self.coefficients),
             "an addition's coefficients must be numbers",
         )
+
+    def validate_reads(self, inputs: int, shapes: int) -> None:
+        super().validate_reads(inputs, shapes)
+        require(inputs == len(self.coefficients), "an addition needs one coefficient per input")
 
     def forward(self, *inputs: Tensor, shapes: Shapes = ()) -> Tensor:
         terms = [x if c == 1 else x * c for x, c in zip(inputs, self.coefficients, strict=True)]

@@ -8,8 +8,30 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from spikecal.errors import DataError
-from spikecal.graph.ops.base import Op, Shapes, State, integers, require
-from spikecal.graph.sizes import Size, check_size, evaluate_size
+from spikecal.graph.ops.base import (
+    LARGEST,
+    Op,
+    Shapes,
+    State,
+    integers,
+    is_integer,
+    is_vector,
+    require,
+)
+from spikecal.graph.sizes import MOST_DIMS, Size, check_size, evaluate_size
+
+
+def _check_window(op: "AvgPool | MaxPool") -> None:
+    """What the two kinds of pools have in common."""
+    require(integers(op.kernel, 1, [1, 2, 3]), "a pool's kernel must be positive")
+    dims = [len(op.kernel)]
+    require(integers(op.stride, 1, dims), "a pool's stride must be positive")
+    require(integers(op.padding, 0, dims), "a pool's padding must not be negative")
+    halves = zip(op.padding, op.kernel, strict=True)
+    require(
+        all(2 * padding <= kernel for padding, kernel in halves), "a pool's padding must be at most half its kernel"
+    )
+    require(type(op.ceil_mode) is bool, "a pool's ceil_mode must be true or false")
 
 
 class AvgPool(Op):
@@ -25,12 +47,11 @@ class AvgPool(Op):
     divisor_override: int | None
 
     def validate(self) -> None:
-        require(integers(self.kernel, 1, [1, 2, 3]), "a pool's kernel must be positive")
-        dims = [len(self.kernel)]
-        require(integers(self.stride, 1, dims), "a pool's stride must be positive")
-        require(integers(self.padding, 0, dims), "a pool's padding must not be negative")
-        require(self.divisor_override is None or (type(self.divisor_override) is int and self.divisor_override > 0),
+        _check_window(self)
+        require(type(self.count_include_pad) is bool, "a pool's count_include_pad must be true or false")
+        require(self.divisor_override is None or is_integer(self.divisor_override, 1, LARGEST**2),
                  "a pool's divisor must be positive")  # fmt: skip
+        require(self.divisor_override is None or len(self.kernel) > 1, "a pool in one dimension has no divisor")
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
         if len(self.kernel) == 1:
@@ -53,7 +74,8 @@ class AdaptiveAvgPool(Op):
 
     def validate(self) -> None:
         require(isinstance(self.size, tuple) and len(self.size) in (1, 2, 3), "an output size has 1 to 3 dimensions")
-        require(integers(tuple(s for s in self.size if s is not None), 1), "an output size must be positive")
+        require(all(s is None or is_integer(s, 1, LARGEST) for s in self.size), "an output size must be positive")
+        require(type(self.square) is bool, "square must be true or false")
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
         if self.square and len(set(x.shape[2:])) > 1:
@@ -72,10 +94,13 @@ class Reduce(Op):
 
     def validate(self) -> None:
         require(self.kind in ("mean", "sum"), "a reduction is a mean or a sum")
-        require(integers(self.dims, 1) and len(self.dims) > 0, "a reduction must not be over the batch")
+        require(integers(self.dims, 1, range(1, MOST_DIMS)) and max(self.dims) < MOST_DIMS,
+                 "a reduction must be over dimensions other than the batch")  # fmt: skip
+        require(len(set(self.dims)) == len(self.dims), "a reduction must name a dimension once")
+        require(type(self.keepdim) is bool, "keepdim must be true or false")
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
-        return getattr(x, self.kind)(self.dims, keepdim=bool(self.keepdim))
+        return getattr(x, self.kind)(self.dims, keepdim=self.keepdim)
 
 
 class MaxPool(Op):
@@ -105,12 +130,10 @@ class MaxPool(Op):
     unit: nn.Parameter | None
 
     def validate(self) -> None:
-        require(integers(self.kernel, 1, [1, 2, 3]), "a pool's kernel must be positive")
-        dims = [len(self.kernel)]
-        require(integers(self.stride, 1, dims), "a pool's stride must be positive")
-        require(integers(self.padding, 0, dims), "a pool's padding must not be negative")
-        require(integers(self.dilation, 1, dims), "a pool's dilation must be positive")
+        _check_window(self)
+        require(integers(self.dilation, 1, [len(self.kernel)]), "a pool's dilation must be positive")
         require(self.of in ("current", "spikes"), "a max-pool is of a current or of spikes")
+        require(is_vector(self.unit), "a max-pool's unit must have one number per channel")
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
         function = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[len(self.kernel) - 1]
@@ -145,20 +168,36 @@ class Upsample(Op):
     """Interpolation by factors (`scale`) or to a size (`size`, expressions over the shapes at hand)."""
 
     CONFIG: ClassVar[dict[str, Any]] = {"mode": "nearest", "size": None, "scale": None, "align_corners": None}
-    MODES = ("nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear", "area")
+    DIMS = (1, 2, 3)
+    MODES: ClassVar[dict[str, tuple[int, ...]]] = {  # and how many dimensions they are for
+        "nearest": DIMS, "nearest-exact": DIMS, "area": DIMS,
+        "linear": (1,), "bilinear": (2,), "bicubic": (2,), "trilinear": (3,),
+    }  # fmt: skip
     mode: str
     size: tuple[Size, ...] | None
     scale: tuple[float, ...] | None
     align_corners: bool | None
 
     def validate(self) -> None:
-        require(self.mode in self.MODES, f"interpolation is one of {', '.join(self.MODES)}")
+        require(isinstance(self.mode, str) and self.mode in self.MODES,
+                 f"interpolation is one of {', '.join(self.MODES)}")  # fmt: skip
         require((self.size is None) != (self.scale is None), "interpolation needs a size or a scale, not both")
+        given = self.scale if self.size is None else self.size
+        require(isinstance(given, tuple) and len(given) in self.MODES[self.mode],
+                 f"interpolation by {self.mode} is in another number of dimensions")  # fmt: skip
         if self.size is not None:
-            self.size = tuple(check_size(s, 64) for s in self.size)
+            self.size = tuple(check_size(s) for s in self.size)
+            require(all(s > 0 for s in self.size if type(s) is int), "interpolation's size must be positive")
         else:
-            require(isinstance(self.scale, tuple) and all(isinstance(s, (int, float)) and 0 < s < 1024
-                     for s in self.scale), "interpolation's scale must be positive numbers")  # fmt: skip
+            require(all(type(s) in (int, float) and 0 < s < 1024 for s in self.scale or ()),
+                     "interpolation's scale must be positive numbers")  # fmt: skip
+        require(self.align_corners is None or type(self.align_corners) is bool,
+                 "align_corners must be true, false or nothing")  # fmt: skip
+        require(self.align_corners is None or self.mode.endswith(("linear", "cubic")),
+                 f"interpolation by {self.mode} has no corners to align")  # fmt: skip
+
+    def sizes(self) -> Sequence[Size]:
+        return self.size or ()
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
         size = None

@@ -1,13 +1,14 @@
 """Operations that only move numbers: joining, padding, cutting, reshaping."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from spikecal.graph.ops.base import Op, Shapes, integers, require
-from spikecal.graph.sizes import Size, check_size, evaluate_size
+from spikecal.graph.ops.base import Op, Shapes, integers, is_integer, is_number, require
+from spikecal.graph.sizes import LARGEST_SIZE, MOST_DIMS, Size, check_size, evaluate_size
 
 
 class Cat(Op):
@@ -18,7 +19,7 @@ class Cat(Op):
     dim: int
 
     def validate(self) -> None:
-        require(type(self.dim) is int and self.dim >= 1, "a concatenation must not be along the batch")
+        require(is_integer(self.dim, 1, MOST_DIMS - 1), "a concatenation must not be along the batch")
 
     def forward(self, *inputs: Tensor, shapes: Shapes = ()) -> Tensor:
         return torch.cat(inputs, self.dim)
@@ -34,9 +35,13 @@ class Pad(Op):
 
     def validate(self) -> None:
         require(isinstance(self.pad, tuple) and len(self.pad) % 2 == 0, "padding is an even number of sizes")
-        self.pad = tuple(check_size(p, 64) for p in self.pad)
+        require(len(self.pad) < 2 * MOST_DIMS, "padding must be of dimensions that are there")
+        self.pad = tuple(check_size(p) for p in self.pad)
         require(self.mode in ("constant", "reflect", "replicate", "circular"), f"there is no padding {self.mode!r}")
-        require(isinstance(self.value, (int, float)), "a padding's value must be a number")
+        require(is_number(self.value), "a padding's value must be a number")
+
+    def sizes(self) -> Sequence[Size]:
+        return self.pad
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
         pad = [evaluate_size(p, x.shape[0], shapes) for p in self.pad]
@@ -53,16 +58,12 @@ class Slice(Op):
     index: tuple[Any, ...]
 
     def validate(self) -> None:
-        require(isinstance(self.index, tuple) and len(self.index) <= 16, "an index is a tuple")
-        items: list[Any] = []
-        for item in self.index:
-            if item is None or type(item) is int:
-                items.append(item)
-                continue
-            require(isinstance(item, tuple) and len(item) == 4 and item[0] == "slice", f"{item!r} is no index")
-            items.append(("slice", *(None if s is None else check_size(s, 64) for s in item[1:])))
-        self.index = tuple(items)
-        require(len(items) == 0 or items[0] == WHOLE, "an index must leave the batch alone")
+        require(isinstance(self.index, tuple) and len(self.index) <= MOST_DIMS, "an index is a tuple")
+        self.index = tuple(map(_item, self.index))
+        require(len(self.index) == 0 or self.index[0] == WHOLE, "an index must leave the batch alone")
+
+    def sizes(self) -> Sequence[Size]:
+        return [size for item in self.index if isinstance(item, tuple) for size in item[1:]]
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
         index = tuple(
@@ -74,6 +75,15 @@ class Slice(Op):
         return x[index]
 
 
+def _item(item: Any) -> Any:
+    if item is None or is_integer(item, -LARGEST_SIZE, LARGEST_SIZE):
+        return item
+    require(isinstance(item, tuple) and len(item) == 4 and item[0] == "slice", f"{str(item)[:60]} is no index")
+    start, stop, step = (None if s is None else check_size(s) for s in item[1:])
+    require(type(step) is not int or step > 0, "a slice's step must be positive")
+    return ("slice", start, stop, step)
+
+
 class Reshape(Op):
     """To a shape of expressions; dimension 0 is the batch before and after."""
 
@@ -81,9 +91,15 @@ class Reshape(Op):
     shape: tuple[Size, ...]
 
     def validate(self) -> None:
-        require(isinstance(self.shape, tuple) and 1 <= len(self.shape) <= 16, "a shape has 1 to 16 dimensions")
-        self.shape = tuple(check_size(s, 64) for s in self.shape)
+        require(isinstance(self.shape, tuple) and 1 <= len(self.shape) <= MOST_DIMS, "a shape has 1 to 16 dimensions")
+        self.shape = tuple(check_size(s) for s in self.shape)
         require(self.shape[0] in (("batch",), -1), "a reshape must leave the batch alone")
+        numbers = [s for s in self.shape if type(s) is int]
+        require(all(n > 0 or n == -1 for n in numbers) and numbers.count(-1) <= 1,
+                 "a shape has positive sizes, and -1 at most once")  # fmt: skip
+
+    def sizes(self) -> Sequence[Size]:
+        return self.shape
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
         y = x.reshape([evaluate_size(s, x.shape[0], shapes) for s in self.shape])
@@ -98,7 +114,9 @@ class Flatten(Op):
     end: int
 
     def validate(self) -> None:
-        require(type(self.start) is int and self.start >= 1 and type(self.end) is int, "the batch stays apart")
+        require(is_integer(self.start, 1, MOST_DIMS - 1), "the batch stays apart")
+        require(is_integer(self.end, self.start, MOST_DIMS - 1) or is_integer(self.end, 1 - MOST_DIMS, -1),
+                 "flattening must end at a dimension after its start")  # fmt: skip
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
         return x.flatten(self.start, self.end)
@@ -109,7 +127,8 @@ class Permute(Op):
     dims: tuple[int, ...]
 
     def validate(self) -> None:
-        require(integers(self.dims, 0) and sorted(self.dims) == list(range(len(self.dims))), "not a permutation")
+        require(integers(self.dims, 0, range(1, MOST_DIMS + 1)), "a permutation is of 1 to 16 dimensions")
+        require(sorted(self.dims) == list(range(len(self.dims))), "not a permutation")
         require(self.dims[0] == 0, "a permutation must leave the batch first")
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
