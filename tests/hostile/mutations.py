@@ -120,6 +120,10 @@ def _special(base: Parts) -> Iterator[Named]:
     yield changed("warm-ups of no T", lambda spec: spec.update(warm_ups={"99": 1}))
     yield changed("a warm-up past the end", lambda spec: spec.update(warm_ups={"4": 4}))
     yield changed("a readout of its own", lambda spec: spec["info"].update(readout="guess"))
+    for odd in ([], {"a": 1}, {"a": {}}, {"a": {"kind": "os:system"}}, {"leaky": {"kind": 7, "about": {"name": []}}}):
+        yield changed(f"neurons {odd}", lambda spec, odd=odd: spec.update(neurons=odd))
+    for odd in (1, [1], [[]], [[0]], [[2**30, 2**30]], [["x"]], [[True]]):
+        yield changed(f"inputs {odd}", lambda spec, odd=odd: spec["info"].update(inputs=odd))
     yield changed("micro-batches by words", lambda spec: spec["info"].update(micro_batch={"many": 1}))
     yield changed("records of numbers", lambda spec: spec["info"].update(records=[1]))
     yield changed("no head", lambda spec: spec.update(head="yes"))

@@ -19,7 +19,7 @@ PACKAGE = Path(spikecal.__file__).parent
 # All that is checked of a description and of the graph that it describes, once the checksum is right.
 CHECKING = {
     "snn/description.py": None,
-    "snn/origin.py": ("_all", "_by_steps"),
+    "snn/origin.py": ("_all", "_by_steps", "_shape"),
     "snn/windows.py": ("__post_init__",),
     "graph/stages.py": ("partition",),
     "graph/widths.py": None,
@@ -68,7 +68,7 @@ def test_some_files_are_refused_and_others_run(found: Any) -> None:
     outcome = found["outcome"]
     assert outcome["refused"] > 1000 and outcome["loaded"] > 200
     for name in ("run", "normalized", "evaluate", "check", "report"):
-        assert outcome[name] > 100, name
+        assert outcome[name] > 50, name
 
 
 def test_every_check_behind_the_checksum_refuses_some_file(found: Any) -> None:

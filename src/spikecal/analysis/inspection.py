@@ -40,7 +40,7 @@ def _timings(reader: Reader) -> list[Timing]:
             found = origin.placements.get(T)
             search = None if found is None else search_of(found, T, windows.waits)
             made.append(Timing(T, latency, windows.interval, windows.waits, search))
-    except (ConfigError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ConfigError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise FileError(f"{reader.path}: what it says of waits makes no sense: {error}") from error
     return made
 

@@ -16,7 +16,7 @@ def choice_tables(choices: Mapping[str, Mapping[str, Any]]) -> list[Table]:
     """What was tried for each network of a file."""
     try:
         return [_tried(T, found) for T, found in choices.items()]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise FileError(f"what the file says of the choice of its pipeline makes no sense: {error}") from error
 
 
