@@ -71,3 +71,15 @@ def test_what_was_not_measured_is_null() -> None:
 def test_time_in_words() -> None:
     assert Timing(8, 18, 10, {"a": 2}).words() == "latency 18, one image every 10 steps"
     assert Timing(1, 1, 1, {}).words() == "latency 1, one image every 1 step"
+
+
+def test_few_held_out_images_and_latency_beyond_use_are_warned_of() -> None:
+    whole = (NONE, trial(gain=0.5, error=0.1))
+    assert Search(whole, whole[1], 32).warnings() == []
+    assert Search(whole[:1], NONE, 31).warnings() == []  # nothing was decided
+    (few,) = Search(whole, whole[1], 31).warnings()
+    assert "on 31 held-out images" in few and "128 calibration images" in few
+    (unused,) = Search(whole, whole[1], 64, unused=(90, 16)).warnings()
+    assert unused == "a latency of 90 is more than this network can use: the most is 16"
+    stored = {"kept": "evenly", "images": 64, "tried": [one.to_dict() for one in whole], "unused": [90, 16]}
+    assert search_of(stored, 4, {"a": 2}).unused == (90, 16)

@@ -11,6 +11,7 @@ from cli.calls import Run, fails
 from networks import images
 
 import spikecal
+from spikecal.choice.placement import depths
 
 NETWORKS = """
 import torch
@@ -69,7 +70,7 @@ def test_waits_are_placed_told_and_kept(call: Run, run: Run) -> None:
 
 def test_people_read_the_same(call: Run, run: Run) -> None:
     code, out, err = call("make", "-T", 4, "--latency", 10)
-    assert (code, err) == (0, "")
+    assert code == 0 and err.count("\n") == 1 and "warning: T = 4: waits were decided on 16 held-out images" in err
     network = spikecal.load("net.snn")
     assert f"T = 4: latency {network.latency}, one image every {network.interval} steps; waits kept" in out
     shown = out.split()
@@ -80,6 +81,8 @@ def test_people_read_the_same(call: Run, run: Run) -> None:
     out = run("evaluate", "net.snn", "--data", "npz:images.npz", "-T", 4, "--images", 8)[1]
     steps = out[out.index("After every step") :].split()
     assert "latency" in steps and str(network.latency) in steps
+    out = run("evaluate", "net.snn", "--data", "npz:images.npz", "--images", 8, "--within", 100)[1]
+    assert f"1 (latency {network.latency - 3})" in out
 
 
 def test_dropped_waits_are_said_to_be(call: Run, run: Run) -> None:
@@ -88,6 +91,16 @@ def test_dropped_waits_are_said_to_be(call: Run, run: Run) -> None:
     assert "waits dropped" in out and "Layers that wait" not in out
     # its neurons get a constant current, so waiting changes nothing but last bits
     assert out.count("no gain") + out.count("within chance") + out.count("gains too little") >= 2
+
+
+def test_a_latency_beyond_use_is_said_to_be(call: Run, run: Run) -> None:
+    code, _, err = call("make", "-T", 2, "--latency", 90, "--test", 0)
+    depth = max(depths(spikecal.load("net.snn").stages).values())
+    said = f"a latency of 90 is more than this network can use: the most is {2 + depth}"
+    assert code == 0 and f"warning: T = 2: {said}" in err
+    assert said in " ".join(run("check", "net.snn")[1].split())
+    assert facts_of(run("check", "net.snn", "--json"))["timing"][0]["search"]["warnings"][0] == said
+    assert "more than" not in call("make", "-T", 2, "--latency", 2 + depth, "--test", 0)[2]
 
 
 def test_T_is_chosen_for_a_latency(call: Run) -> None:

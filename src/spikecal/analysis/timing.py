@@ -9,6 +9,7 @@ from spikecal.choice.placement import WORTH, Trial
 from spikecal.result import Result
 from spikecal.snn.network import SpikingNetwork
 
+ENOUGH = 32  # held-out images below which a decision is warned of
 NEEDED = 8  # calibration images from which on placements are tried: a quarter is held out, and one tells nothing
 
 
@@ -20,6 +21,7 @@ class Search:
     kept: Trial | None
     images: int  # held out, to compare them on
     overruled: str | None = None  # by the pipeline that AUTO chose, which does as well without waits
+    unused: tuple[int, int] | None = None  # the latency asked for and the longest of any use, where that is less
 
     def verdict(self, trial: Trial) -> str:
         """Why a placement was kept, or why it was not."""
@@ -47,12 +49,23 @@ class Search:
             return "no layer waits: T and the latency left no room for it"
         return f"waits dropped: none of them gained more than one standard error and {100 * WORTH:g} %"
 
+    def warnings(self) -> list[str]:
+        """What to know before relying on it."""
+        found = []
+        if self.unused is not None:
+            asked, longest = self.unused
+            found.append(f"a latency of {asked} is more than this network can use: the most is {longest}")
+        if 1 < self.images < ENOUGH and any(trial.waits for trial in self.tried):
+            few = f"waits were decided on {self.images} held-out images, which is few"
+            found.append(f"{few}: {4 * ENOUGH} calibration images, of which a quarter is held out, are safer")
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         tried = [
             {**trial.to_dict(), **_numbers(trial), "kept": trial is self.kept, "verdict": self.verdict(trial)}
             for trial in self.tried
         ]
-        return {"images": self.images, "why": self.why(), "tried": tried}
+        return {"images": self.images, "why": self.why(), "warnings": self.warnings(), "tried": tried}
 
 
 @dataclass(frozen=True)
@@ -105,8 +118,11 @@ def search_of(found: Mapping[str, Any], T: int, waits: Mapping[str, int]) -> Sea
     """
     tried = tuple(_trial(entry) for entry in found["tried"])
     kept = next((trial for trial in tried if trial.T == T and trial.waits == waits), None)
-    overruled = found.get("overruled")
-    return Search(tried, kept, int(found["images"]), None if overruled is None else str(overruled))
+    overruled, unused = found.get("overruled"), found.get("unused")
+    if unused is not None:
+        asked, longest = unused
+        unused = int(asked), int(longest)
+    return Search(tried, kept, int(found["images"]), None if overruled is None else str(overruled), unused)
 
 
 def _trial(entry: Mapping[str, Any]) -> Trial:

@@ -35,7 +35,7 @@ class HeldOut:
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(context.seed)).tolist()
         self.count = min(HELD_OUT, len(images) // 4)
         held, rest = (sorted(part) for part in (order[: self.count], order[self.count :]))
-        self._rest = [images[i] for i in rest]
+        self.rest = [images[i] for i in rest]
         self._chosen = [images[i] for i in held]
         self._known: dict[tuple[Any, ...], tuple[Tensor, dict[str, float]]] = {}
 
@@ -69,7 +69,7 @@ class HeldOut:
         if known is None:
             trying = replace(
                 self.context,
-                images=self._rest,
+                images=self.rest,
                 pipeline=pipeline,
                 records=False,
                 progress=Silent(),
@@ -88,6 +88,6 @@ class HeldOut:
 
     def passes(self, pipeline: Pipeline, T: int) -> float:
         """About how many passes of the ANN over one image it costs to measure one network."""
-        return sum(image_passes(phase, min(images_of(phase), len(self._rest)), T) for phase in pipeline.sweeps) + (
+        return sum(image_passes(phase, min(images_of(phase), len(self.rest)), T) for phase in pipeline.sweeps) + (
             self.count * T
         )

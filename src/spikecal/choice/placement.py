@@ -61,10 +61,12 @@ class Placement:
     tried: tuple[Trial, ...]
     images: int  # held out
     overruled: str | None = None  # by this pipeline, which AUTO chose and which does as well without waits
+    unused: tuple[int, int] | None = None  # the latency asked for and the longest of any use, where that is less
 
     def to_dict(self) -> dict[str, Any]:
         return {
             **({} if self.overruled is None else {"overruled": self.overruled}),
+            **({} if self.unused is None else {"unused": list(self.unused)}),
             "kept": self.kept.name,
             "T": self.kept.T,
             "images": self.images,
@@ -78,24 +80,26 @@ class Search:
     def __init__(self, held: HeldOut, pipeline: Pipeline, latency: int, per_image: float) -> None:
         """`per_image` are the seconds of the ANN, for the estimate."""
         self.context, self.latency, self.per_image = held.context, latency, per_image
-        self._held, self._pipeline = held, without_learning(pipeline)
+        self.held, self.pipeline = held, without_learning(pipeline)
 
     def run(self, steps: Sequence[int]) -> Placement:
         """The best placement for one of `steps`. Without images to tell by, no stage waits."""
-        if not self._held.enough:
+        longest = max(longest_latency(partition(self.context.ann), T) for T in steps)
+        unused = (self.latency, longest) if self.latency > longest else None
+        if not self.held.enough:
             none = Trial("no waits", max(steps), max(steps), {}, math.nan)
-            return Placement(none, (none,), self._held.count)
+            return Placement(none, (none,), self.held.count, unused=unused)
         tried = [trial for T in steps for trial in self._trials(T)]
         kept = min((t for t in tried if t.better or not t.waits), key=lambda trial: trial.divergence)
-        return Placement(kept, tuple(tried), self._held.count)
+        return Placement(kept, tuple(tried), self.held.count, unused=unused)
 
     def _trials(self, T: int) -> Iterator[Trial]:
         """No waits, all that the latency allows in two ways, then fewer in the better way."""
         stages = partition(self.context.ann)
-        budget = min(self.latency - T, (T - 1) * len(set(depths(stages).values())))  # no wait is longer than T - 1
+        budget = min(self.latency, longest_latency(stages, T)) - T
         counts = sorted({round(share * budget) for share in SHARES} - {0, budget}, reverse=True)
         total = 1 if budget == 0 else 3 + len(counts)
-        seconds = total * self._held.passes(self._pipeline, T) * self.per_image
+        seconds = total * self.held.passes(self.pipeline, T) * self.per_image
         self.context.progress.phase(f"T={T} waits", total, seconds)
         without, found = self._measured(T, 0, {}, unevenness)
         yield Trial("no waits", T, T, {}, float(without.mean()))
@@ -120,7 +124,7 @@ class Search:
     def _measured(
         self, T: int, number: int, waits: Mapping[str, int], look: Look | None = None
     ) -> tuple[Tensor, dict[str, float]]:
-        return self._held.measured(f"T{T}/waits/{number:04d}", self._pipeline, T, waits, look)
+        return self.held.measured(f"T{T}/waits/{number:04d}", self.pipeline, T, waits, look)
 
 
 def without_learning(pipeline: Pipeline) -> Pipeline:
@@ -136,6 +140,11 @@ def depths(stages: Sequence[Stage]) -> dict[str, int]:
     for stage in stages:
         found[stage.name] = max((found.get(name, 0) for name in stage.inputs), default=0) + stage.spiking
     return {stage.name: found[stage.name] for stage in stages if stage.spiking}
+
+
+def longest_latency(stages: Sequence[Stage], T: int) -> int:
+    """That of the network whose layers all wait as long as they may: T - 1 steps."""
+    return T + (T - 1) * max(depths(stages).values(), default=0)
 
 
 def by_depth(stages: Sequence[Stage], found: Mapping[str, float]) -> dict[int, float]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spikecal.analysis.timing import Timing
-from spikecal.tasks.outcome import Line, Table
+from spikecal.tasks.outcome import Line, Table, asides
 
 TIMES = ("latency", "interval")
 TIMES_CAPTION = "latency: steps to the answer; interval: one image every so many steps"
@@ -16,8 +16,13 @@ def time_cells(found: Timing) -> dict[str, str]:
 
 
 def waiting_lines(found: Sequence[Timing]) -> list[Line]:
-    """One line for each network whose waits were searched for: how it waits, and why so."""
-    return [Line(f"T = {one.T}: {one.words()}; {one.search.why()}") for one in found if one.search is not None]
+    """A line for each network whose waits were searched for: how it waits, and why so; then what to be wary of."""
+    lines = []
+    for one in found:
+        if one.search is not None:
+            lines.append(Line(f"T = {one.T}: {one.words()}; {one.search.why()}"))
+            lines += asides([f"warning: T = {one.T}: {warning}" for warning in one.search.warnings()])
+    return lines
 
 
 def time_tables(found: Sequence[Mapping[str, Any]]) -> list[Table]:
@@ -58,7 +63,8 @@ def _tried(T: int, search: Mapping[str, Any]) -> Table:
         for trial in search["tried"]
     ]
     columns = ("placement", ">T", ">latency", ">waits", ">divergence", ">gain", "")
-    caption = f"{search['why']}; divergence from the ANN on {search['images']} held-out images, gain ± standard error"
+    said = "; ".join((search["why"], *search["warnings"]))
+    caption = f"{said}; divergence from the ANN on {search['images']} held-out images, gain ± standard error"
     return Table(f"Placements tried for T = {T}", columns, rows, caption)
 
 
