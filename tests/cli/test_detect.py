@@ -63,6 +63,11 @@ def test_convert_and_evaluate(folder: Path, weights: Path, tmp_path: Path, capsy
     assert {"latency", "interval", "mAP50", "spikes", "energy", "break-even"} <= set(told.split())
     energy = found["precision"]["2"]["energy"]
     assert {f"{energy['spikes']:,.0f}", f"{100 * energy['ratio']:.1f}"} <= set(told.split())
+    # what was measured stands beside T and latency in `check`, too
+    assert main(["check", str(out)]) == 0
+    assert {f"{kept['2']['spikes']:,.0f}", f"{100 * kept['3']['energy_ratio']:.1f}"} <= set(
+        capsys.readouterr().out.split()
+    )
     # its heads are not those of the embedded detector
     assert main(["evaluate", str(out), "--data", f"voc:{folder}"]) == 2
     assert "give --weights" in capsys.readouterr().err

@@ -129,7 +129,7 @@ def from_result(name: str, result: Result) -> Source:
         pipeline=result.pipeline,
         card=None if result.origin.card is None else Card.from_dict(result.origin.card),
         calibration_images=result.origin.images,
-        measured=None if result.origin.measured is None else _measured(result.origin.measured),
+        measured=None if result.origin.measured is None else measured_of(result.origin.measured),
         distilled=result.origin.calibration == "distilled",
         detector=result.origin.detector is not None,
     )
@@ -157,7 +157,7 @@ def from_file(path: Path, steps: Collection[int] = (), neurons: Sequence[str] = 
             pipeline=Pipeline.from_dict(plans[-1]) if plans else None,
             card=None if origin.card is None else Card.from_dict(origin.card),
             calibration_images=_optional(_count, origin.images),
-            measured=None if origin.measured is None else _measured(origin.measured),
+            measured=None if origin.measured is None else measured_of(origin.measured),
             headless=reader.spec["head"],
             distilled=origin.calibration == "distilled",
             detector=origin.detector is not None,
@@ -189,7 +189,7 @@ def _record(entry: Mapping[str, Any]) -> StageRecord:
     )
 
 
-def _measured(entry: Mapping[str, Any]) -> dict[str, Any]:
+def measured_of(entry: Mapping[str, Any]) -> dict[str, Any]:
     """What `Summary.measured` wrote, or `measured_precision`, likewise."""
     measure = entry.get("measure", ACCURACY.key)
     if measure not in MEASURES:

@@ -1,5 +1,6 @@
 """Looking without changing anything: what a network would become, what is in a file, what is in a set of images."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ from spikecal.analysis.estimate import estimate
 from spikecal.analysis.inspection import inspect
 from spikecal.arguments import steps_of
 from spikecal.data.images import Data, Unreadable, none_readable, unreadable_files
-from spikecal.errors import ConfigError, ConversionError, DataError, SpikecalError, refuse_unreadable
+from spikecal.errors import ConfigError, ConversionError, DataError, FileError, SpikecalError, refuse_unreadable
 from spikecal.pipeline import resolve_plan
 from spikecal.progress import Progress, Silent
+from spikecal.report.source import measured_of
 from spikecal.tasks.choose import task_of_data, task_of_model
 from spikecal.tasks.choosing import choice_tables
 from spikecal.tasks.outcome import (
@@ -46,9 +48,17 @@ def check_file(path: Path) -> Outcome:
     tables = [
         Table(f"{path}: bytes", columns, rows),
         *choice_tables(found.get("choices", {})),
-        *time_tables(found["timing"]),
+        *time_tables(found["timing"], _kept(path, found)),
     ]
     return Outcome(found, [*tables, *lines, Line(held)])
+
+
+def _kept(path: Path, found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What was measured of the networks of a file, if it says."""
+    try:
+        return None if found.get("measured") is None else measured_of(found["measured"])
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise FileError(f"what {path} says of its networks makes no sense: {error}") from error
 
 
 def check_model(

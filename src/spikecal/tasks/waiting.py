@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spikecal.analysis.timing import Timing
-from spikecal.tasks.outcome import Line, Table, asides
+from spikecal.tasks.outcome import Line, Table, asides, table_of
 
 TIMES = ("latency", "interval")
 TIMES_CAPTION = "latency: steps to the answer; interval: one image every so many steps"
@@ -25,18 +25,44 @@ def waiting_lines(found: Sequence[Timing]) -> list[Line]:
     return lines
 
 
-def time_tables(found: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """What `inspect` tells of time: a line a network, then where its layers wait, and what was tried."""
+def time_tables(found: Sequence[Mapping[str, Any]], measured: Mapping[str, Any] | None) -> list[Table]:
+    """What `inspect` tells of time: a line a network, then where its layers wait, and what was tried.
+
+    Beside it is what the file keeps of spikes and energy, if it was measured.
+    """
+    kept = {} if measured is None else measured["networks"]
     rows = [
-        (str(one["T"]), str(one["latency"]), str(one["interval"]), str(one["total_waits"]), str(len(one["waits"])))
+        {
+            "T": str(one["T"]),
+            "latency": str(one["latency"]),
+            "interval": str(one["interval"]),
+            **_costs(kept.get(one["T"], {})),
+            "waits": str(one["total_waits"]),
+            "layers that wait": str(len(one["waits"])),
+        }
         for one in found
     ]
-    columns = (">T", *(f">{name}" for name in TIMES), ">waits", ">layers that wait")
-    tables = [Table("Time", columns, rows, f"{TIMES_CAPTION}; waits: steps of all layers")]
+    order = ("T", *TIMES, "spikes", "energy %", "delay lines %", "waits", "layers that wait")
+    caption = f"{TIMES_CAPTION}; waits: steps of all layers"
+    if measured is not None:
+        on = f"{measured['images']:,} {measured['split']} images of {measured['data']}"
+        caption += f"; spikes per image and energy, of the ANN's: on {on}"
+    tables = [table_of("Time and cost" if measured is not None else "Time", order, rows, caption)]
     for one in found:
         tables += [_layers(one)] if one["waits"] else []
         tables += [] if one["search"] is None else [_tried(one["T"], one["search"])]
     return tables
+
+
+def _costs(kept: Mapping[str, Any]) -> dict[str, str]:
+    """Of what a file keeps; what was not counted is left out."""
+    cells = {}
+    if kept.get("spikes") is not None:
+        cells["spikes"] = f"{kept['spikes']:,.0f}"
+    for column, name in (("energy %", "energy_ratio"), ("delay lines %", "delayed")):
+        if kept.get(name):
+            cells[column] = f"{100 * kept[name]:.1f}"
+    return cells
 
 
 def _layers(found: Mapping[str, Any]) -> Table:
