@@ -63,6 +63,21 @@ def check_output(file: Path, taken: Sequence[Path] = ()) -> None:
         raise ConfigError(f"{file} is a folder: give the name of a file to write")
     if not file.absolute().parent.is_dir():
         raise ConfigError(f"there is no folder {file.absolute().parent} to write {file.name} to")
+    _try_to_write(Path(os.path.realpath(file)))
+
+
+def _try_to_write(target: Path) -> None:
+    """Put an empty file where `write_whole` will write: not every folder that looks writable is."""
+    if is_special(target):
+        return
+    part = target.with_name(target.name + ".part")
+    there = part.exists()
+    try:
+        part.open("ab").close()
+        if not there:
+            part.unlink()
+    except OSError as error:
+        raise ConfigError(f"{target} cannot be written: {error.strerror or error}") from error
 
 
 def write_whole(path: Path, content: bytes | str) -> None:

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from spikecal.errors import ConfigError
+
 OUTSIDE = -2.0  # where a map of any size is zero
 BOXES = 256  # that nms compares with each other at a time
 
@@ -23,9 +25,14 @@ _library: torch.library.Library | None = None  # operators live as long as the o
 
 
 def vision(module: str = "torchvision") -> ModuleType:
-    """Import torchvision, or one of its modules."""
+    """Import torchvision, or one of its modules; `ConfigError` where it is not installed."""
     prepare()
-    return import_module(module)
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torchvision":
+            raise
+        raise ConfigError("this needs torchvision, which is not installed: pip install torchvision") from error
 
 
 def prepare() -> None:

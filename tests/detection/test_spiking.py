@@ -183,6 +183,19 @@ def test_the_embedded_detector() -> None:
     assert best["scores"][0] > 0.3 and float(matched) > 0.5
 
 
+def test_pairs_are_measured_as_a_set_is(made: detection.Conversion, tmp_path: Path) -> None:
+    data = detection.load_boxes(f"voc:{voc(tmp_path)}", "test")
+    pairs = [(data.image(i), {"boxes": t.boxes, "labels": t.labels}) for i, t in enumerate(data.targets)]
+    lists = [(x.numpy(), {key: value.tolist() for key, value in boxes.items()}) for x, boxes in pairs]
+    expected = detection.evaluate(made.at(4), data)
+    for given in (pairs, lists):
+        found = detection.evaluate(made.at(4), given)
+        assert (found.map, found.images) == (expected.map, expected.images)
+    for wrong in (iter(pairs), [pairs[0][0]], [(pairs[0][0], {"annotation": {}})], 3):
+        with pytest.raises(DataError, match=r"pairs \(image, "):
+            detection.evaluate(made.at(4), wrong)
+
+
 class SamePadding(nn.Module):
     """Pads as TensorFlow does, by the size of the image, to whole strides of four."""
 

@@ -150,13 +150,13 @@ def test_a_module_that_is_never_called_cannot_be_kept():
     class Uncalled(nn.Module):
         def __init__(self):
             super().__init__()
-            self.layers = nn.ModuleList([nn.Conv2d(3, 4, 3)])
+            self.layer, self.other = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3)
 
         def forward(self, x):
-            return self.layers[0](x)
+            return self.layer(x)
 
     with pytest.raises(ConversionError, match="never calls"):
-        lower(Uncalled(), IMAGES, keep=["layers"])
+        lower(Uncalled(), IMAGES, keep=["other"])
 
 
 def test_the_head_shares_nothing_with_the_callers_model():
@@ -182,3 +182,33 @@ def test_a_name_keeps_one_place_and_not_every_method_of_that_name():
 
     with pytest.raises(ConversionError, match="inner.1.sigmoid: sigmoid"):
         lower(Two(), IMAGES, keep=["sigmoid"])
+
+
+class Pyramid(nn.Module):
+    """Heads in a list, of which one is for training alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU())
+        self.heads = nn.ModuleList(
+            nn.ModuleDict({"box": nn.Sequential(nn.Conv2d(4, 4, 1), nn.Sigmoid()), "score": nn.Conv2d(4, 2, 1)})
+            for _ in range(3)
+        )
+
+    def forward(self, x):
+        x = self.body(x)
+        return [(head["box"](x), head["score"](x)) for head in self.heads[:2]]
+
+
+def test_a_list_of_modules_means_its_members(agree):
+    graph = agree(Pyramid(), (3, 8, 8), keep=("heads",))
+    assert list(graph.nodes) == ["x", "body.0", "body.1", "body.2", "body.3"]
+    with pytest.raises(ConversionError, match="Sigmoid"):
+        lower(Pyramid(), IMAGES)
+
+
+def test_no_input_or_output_is_suggested():
+    with pytest.raises(ConversionError) as error:
+        lower(Net(), IMAGES, keep=["nope"])
+    offered = error.value.hint.removeprefix("did you mean ").removesuffix("?").split(", ")
+    assert offered and not {"output", "x"} & set(offered)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from spikecal.cli import options
-from spikecal.cli.console import show
+from spikecal.cli.console import bars, show
 
 
 def check(
@@ -32,4 +32,6 @@ def check(
         show(check_file(Path(model)), json)
     else:
         given = options.shape_of(shape, input_size)
-        show(check_model(model, given, tuple(keep or ()), steps, pipeline, task), json)
+        with bars(json):
+            outcome = check_model(model, given, tuple(keep or ()), steps, pipeline, task)
+        show(outcome, json)

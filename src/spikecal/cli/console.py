@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -107,8 +107,15 @@ class Bars:
 
 @contextmanager
 def bars(machine: bool = False) -> Iterator[Bars | None]:
-    """Bars on standard error while in here; None where nobody sees them."""
-    if machine or not (sys.stdout.isatty() and sys.stderr.isatty()):
+    """Bars on standard error while in here; None where nobody sees them.
+
+    For machines standard output is that of the answer: what a user's own code prints goes to standard error.
+    """
+    if machine:
+        with redirect_stdout(sys.stderr):
+            yield None
+        return
+    if not (sys.stdout.isatty() and sys.stderr.isatty()):
         yield None
         return
     from rich.console import Console

@@ -97,6 +97,13 @@ def convert(
     test: Annotated[
         int, typer.Option(min=0, metavar="N", help="Images of the summary, of the test split; 0 for none.")
     ] = TESTED,
+    records: Annotated[
+        bool,
+        typer.Option(
+            "--records/--no-records",
+            help="Simulate some images to record the errors of stages, also where nothing is calibrated.",
+        ),
+    ] = True,
     report: options.Report = None,
     readout: Annotated[
         Literal["current", "spikes"] | None,
@@ -120,7 +127,7 @@ def convert(
         model=model, output=output, weights=weights, data=data, data_root=data_root,
         steps=sorted(set(steps)) if steps else None, latency=latency, pipeline=settings, images=images,
         keep=tuple(keep or ()), readout=readout, seed=seed, workdir=workdir, memory=budget,
-        micro_batch=micro_batch, test=test, strict=strict, report=report,
+        micro_batch=micro_batch, test=test, strict=strict, records=records, report=report,
     )  # fmt: skip
     chosen = task_of_model(model, task)
     with bars(json) as progress:

@@ -1,6 +1,5 @@
 """The command `spikecal`: its verbs, and what every one of them does with an error."""
 
-import re
 import sys
 from typing import Annotated
 
@@ -9,6 +8,7 @@ import typer
 import spikecal
 from spikecal.cli import check, convert, datasets, demo, distill, evaluate, figure, models, report, reproduce, train
 from spikecal.errors import ConversionError, SpikecalError
+from spikecal.tasks.outcome import in_flags
 
 BAD_CALL = 2
 INTERRUPTED = 130
@@ -76,10 +76,7 @@ def _one_line(error: SpikecalError) -> str:
 
 
 def _fail(message: str) -> int:
-    # Hints are written for Python; here the way out is a flag.
-    message = re.sub(r"keep=\[(?:\.\.\., )?'([^']+)'\]", r"--keep \1", message)
-    message = re.sub(r"neurons=\['([^']+)'\]", r"--neuron \1", message)
-    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    typer.echo(f"error: {' '.join(in_flags(message).split())}", err=True)
     return BAD_CALL
 
 

@@ -9,14 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spikecal.data.datasets import as_image
 from spikecal.data.folder import ImageFiles
-from spikecal.data.images import Unreadable, shuffled
+from spikecal.data.images import Chosen, Images, Unreadable, shuffled
 from spikecal.errors import DataError
 
 log = logging.getLogger(__name__)
 
 SLACK = 1.0  # pixels a box may be outside before that is worth a word: formats count pixels from 0 and from 1
 NAMED = 3  # files that a message names
+
+PAIRS = 'give detection.load_boxes("voc:PATH", "test"), or pairs (image, {"boxes": [[x0, y0, x1, y1]], "labels": [1]})'
 
 Rows = Sequence[Sequence[float]]
 Size = tuple[int, int]  # height, width
@@ -98,10 +101,10 @@ class Faults:
 
 @dataclass(frozen=True, kw_only=True)
 class BoxData:
-    """Image files, their boxes, and the names of the labels; a detector's label 0 is the background."""
+    """Images, their boxes, and the names of the labels; a detector's label 0 is the background."""
 
     name: str
-    images: ImageFiles
+    images: Images
     targets: Sequence[Target]
     classes: Mapping[int, str]
     faults: Faults = field(default_factory=Faults)
@@ -125,21 +128,42 @@ class BoxData:
 
     def image(self, index: int) -> Tensor:
         """As detectors take it: [3, H, W] in 0..1; `UnreadableImage` where the file is damaged."""
-        return self.images[index].float() / 255
+        found = self.images[index]
+        return found if found.is_floating_point() else found.float() / 255
 
     def take(self, chosen: Sequence[int]) -> "BoxData":
         """Some of the images, in this order."""
-        return replace(
-            self,
-            images=ImageFiles([self.images.paths[i] for i in chosen]),
-            targets=[self.targets[i] for i in chosen],
-        )
+        images: Images = Chosen(self.images, chosen)
+        if isinstance(self.images, ImageFiles):
+            images = ImageFiles([self.images.paths[i] for i in chosen])
+        return replace(self, images=images, targets=[self.targets[i] for i in chosen])
 
     def sample(self, count: int | None, seed: int) -> "BoxData":
         """`count` images drawn by `seed`, in their stored order; all where there are no more."""
         if count is None or count >= len(self):
             return self
         return self.take(sorted(shuffled(len(self), seed)[:count].tolist()))
+
+
+def as_boxes(data: Any) -> BoxData:
+    """`data` itself, or what a list or dataset of pairs makes: an image [3, H, W] in 0..1 and its boxes and labels."""
+    if isinstance(data, BoxData):
+        return data
+    if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
+        raise DataError(f"{type(data).__name__} is no set with boxes: {PAIRS}")
+    images: list[Tensor] = []
+    targets: list[Target] = []
+    for i in range(len(data)):
+        try:
+            image, entry = data[i]
+            boxes, labels = (torch.as_tensor(entry[key]) for key in ("boxes", "labels"))
+            images.append(as_image(f"image {i}", image))
+            boxes, labels = boxes.float().reshape(-1, 4), labels.long().reshape(len(boxes))
+        except (TypeError, ValueError, KeyError, IndexError, RuntimeError) as error:
+            raise DataError(f"item {i} is not an image with its boxes: {PAIRS}") from error
+        targets.append(Target(boxes=boxes, labels=labels, ignored=torch.zeros(len(labels), dtype=torch.bool)))
+    seen = sorted({int(label) for target in targets for label in target.labels})
+    return BoxData(name="the images", images=images, targets=targets, classes={label: str(label) for label in seen})
 
 
 class Collector:

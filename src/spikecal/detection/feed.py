@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from spikecal.data.folder import ImageFiles
 from spikecal.data.images import in_its_place
 from spikecal.detection.boxes import BoxData
 from spikecal.errors import ConfigError
@@ -62,7 +63,8 @@ class BoxFeed:
     def fingerprint(self) -> str:
         """Of all boxes and the files' names; the images are many, and are not read for it."""
         tensors = [t for target in self.data.targets for t in (target.boxes, target.labels, target.ignored)]
-        names = [path.rpartition("/")[2] for path in self.data.images.paths]
+        images = self.data.images
+        names = [path.rpartition("/")[2] for path in images.paths] if isinstance(images, ImageFiles) else []
         return fingerprint(tensors, [names, dict(self.data.classes)])
 
 

@@ -18,7 +18,7 @@ from spikecal.calibration.calibrators import Potential
 from spikecal.calibration.sweep import StageRecord
 from spikecal.data.images import Unreadable, UnreadableImage, none_readable, shuffled
 from spikecal.detection import precision
-from spikecal.detection.boxes import BoxData
+from spikecal.detection.boxes import BoxData, as_boxes
 from spikecal.detection.precision import Detections, Precision, detect
 from spikecal.errors import ConfigError, DataError, FileError
 from spikecal.graph.graph import same_structure
@@ -101,6 +101,7 @@ def convert(
     workdir: str | Path | None = None,
     memory: int | str | None = None,
     micro_batch: int | None = None,
+    records: bool = True,
     progress: Progress | None = None,
 ) -> Conversion:
     """Give one of torchvision's detectors a spiking body, calibrated on `count` of the `images`; it is left as it is.
@@ -128,6 +129,7 @@ def convert(
         workdir=workdir,
         memory=memory,
         micro_batch=micro_batch,
+        records=records,
         progress=progress,
     )
     for network in result.networks.values():
@@ -199,8 +201,12 @@ def _spiking_body(detector: nn.Module) -> SpikingBody:
     return body
 
 
-def evaluate(detector: nn.Module, data: BoxData, progress: Progress | None = None) -> Precision:
-    """mAP of a detector on images with boxes; of one with a spiking body also its spikes and energy on them."""
+def evaluate(detector: nn.Module, data: Any, progress: Progress | None = None) -> Precision:
+    """mAP of a detector on images with boxes; of one with a spiking body also its spikes and energy on them.
+
+    `data`: `BoxData`, or pairs of an image [3, H, W] in 0..1 and a dict of its `boxes` and `labels`.
+    """
+    data = as_boxes(data)
     body = next((module for module in detector.modules() if isinstance(module, SpikingBody)), None)
     if body is None:
         return precision.evaluate(detector, data, progress)

@@ -11,6 +11,7 @@ from spikecal.errors import ConversionError
 from spikecal.graph.lowering.trace import Traced
 from spikecal.graph.lowering.values import Ref
 
+CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 Reads = Mapping[fx.Node, Mapping[fx.Node, Any]]  # node -> its argument nodes -> their values when it ran
 
 
@@ -71,17 +72,29 @@ def _lookup(head: Head, node: fx.Node, values: Mapping[fx.Node | str, fx.Node]) 
     return lambda argument: values[head.source(node, argument)]
 
 
+def kept_parts(model: nn.Module, keep: Sequence[str]) -> tuple[str, ...]:
+    """The names in `keep`, where a ModuleList or ModuleDict, which nobody calls, stands for its members."""
+    modules = dict(model.named_modules())
+    found: dict[str, None] = {}
+    for name in keep:
+        members = list(modules[name].named_children()) if isinstance(modules.get(name), CONTAINERS) else []
+        inner = kept_parts(model, [f"{name}.{member}" for member, _ in members]) if members else (name,)
+        found.update(dict.fromkeys(inner))
+    return tuple(found)
+
+
 def check_keep(keep: Sequence[str], root: nn.Module, sites: Mapping[fx.Node, str]) -> None:
-    """Raise where a name in `keep` is no part of the model or never called."""
-    modules = {name for name, _ in root.named_modules() if name}
-    places = set(sites.values())
+    """Raise where a name in `keep` is no part of the model or never called; members of a list need not all be."""
+    modules = {name: module for name, module in root.named_modules() if name}
+    places = {name for node, name in sites.items() if node.op not in ("placeholder", "output")}
     for name in keep:
         if name in places:
             continue
         if name not in modules:
-            known = sorted(modules | places)
+            known = sorted({*modules, *places})
             close = get_close_matches(name, known, n=5, cutoff=0.4) or known[-5:]
             raise ConversionError(name, "there is no such part to keep", f"did you mean {', '.join(close)}?")
-        if not any(name.startswith(f"{other}.") for other in keep):
+        listed = isinstance(modules.get(name.rpartition(".")[0]), CONTAINERS)
+        if not listed and not any(name.startswith(f"{other}.") for other in keep):
             hint = "keep a module that is called as a whole"
             raise ConversionError(name, "the model never calls this module, so it cannot be kept", hint)

@@ -22,6 +22,7 @@ from spikecal.tasks.outcome import (
     Table,
     asides,
     duration,
+    in_flags,
     size,
     unreadable_facts,
     unreadable_lines,
@@ -96,7 +97,7 @@ def check_model(
 
 
 def _refused(model: str, error: ConversionError) -> Outcome:
-    refused = [{"layer": e.layer, "found": e.found, "hint": e.hint} for e in (error, *error.others)]
+    refused = [{"layer": e.layer, "found": e.found, "hint": in_flags(e.hint)} for e in (error, *error.others)]
     table = Table(f"{model}: refused", ("layer", "found", "what to do"), [tuple(one.values()) for one in refused])
     places = f"{len(refused)} place{'s' if len(refused) > 1 else ''}"
     failure = SpikecalError(f"{model} cannot be converted: {places} refused")

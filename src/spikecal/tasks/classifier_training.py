@@ -14,12 +14,12 @@ from spikecal.progress import Progress
 from spikecal.tasks.outcome import Line, Outcome, duration, percent, size, unreadable_facts, unreadable_lines
 from spikecal.tasks.requests import Training
 from spikecal.tasks.task import Say
-from spikecal.tasks.training import circumstances, device_of, epoch_line
+from spikecal.tasks.training import check_convertible, circumstances, device_of, epoch_line
 from spikecal.training import loop
 from spikecal.training.export import export_weights, training_facts, write_card
 from spikecal.training.feed import hold_out
 from spikecal.training.recipes import Recipe, paper_recipe
-from spikecal.zoo.models import ZOO, build_model, has_bn, load_model
+from spikecal.zoo.models import ZOO, build_model, has_bn, load_model, random_images
 
 BATCH = 250
 MOST_WORKERS = 8
@@ -41,6 +41,8 @@ def train_classifier(asked: Training, progress: Progress | None, say: Say) -> Ou
 
     torch.manual_seed(recipe.seed)
     network, card = build_model(model, _classes(model, images, test))
+    height, width = card.size or images.images[0].shape[-2:]
+    check_convertible(model, network, random_images(network, card, 1, (height, width)), say)
     used, held_out = hold_out(images, asked.validate, recipe.seed)
     unseen = data_fingerprint(test) != data_fingerprint(images)  # some sources have one set of images for both
     measured = Loader(test if unseen else used, card, BATCH)

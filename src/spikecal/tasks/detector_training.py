@@ -16,12 +16,13 @@ from spikecal.progress import Progress
 from spikecal.tasks.outcome import Line, Outcome, duration, percent, size
 from spikecal.tasks.requests import Training
 from spikecal.tasks.task import Say
-from spikecal.tasks.training import circumstances, device_of, epoch_line
+from spikecal.tasks.training import check_convertible, circumstances, device_of, epoch_line
 from spikecal.training.export import export, training_facts, write_card
-from spikecal.zoo.detectors import DETECTORS, build_detector, load_body, load_detector
+from spikecal.zoo.detectors import DETECTORS, body_of, build_detector, load_body, load_detector
 from spikecal.zoo.models import load_model
 from spikecal.zoo.weights import read_weights
 
+TRIED = (3, 64, 64)  # the image that shows whether its body converts
 CHECKED = 64  # training images that half precision is tried on
 TOLERANCE = 0.005  # of their mAP at an overlap of 0.5
 
@@ -42,6 +43,7 @@ def train_detector(asked: Training, progress: Progress | None, say: Say) -> Outc
         for sentence in [] if part is None else part.told(title):
             say(sentence)
     say(f"{model}: recipe {name}, {recipe.epochs} epochs, lr {recipe.lr:g}, seed {recipe.seed}")
+    check_convertible(model, body_of(network), torch.rand(1, *TRIED, generator=torch.Generator()), say)
     trained = train(
         network,
         model,

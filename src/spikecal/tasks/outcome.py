@@ -1,5 +1,6 @@
 """What comes of a task's work: facts for machines, and for people lines and tables in the order they are printed."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,15 @@ class Outcome:
     facts: Mapping[str, Any]
     parts: Sequence[Table | Line | Text]
     error: SpikecalError | None = None
+
+
+def in_flags(hint: str) -> str:
+    """A hint that is written for Python, as the command line has it: `keep=['fc']` is `--keep fc`."""
+
+    def flags(found: re.Match[str]) -> str:
+        return " ".join(f"--{found[1].removesuffix('s')} {name}" for name in re.findall(r"'([^']+)'", found[2]))
+
+    return re.sub(r"\b(keep|neurons)=\[([^\]]*)\]", flags, hint)
 
 
 def asides(texts: Sequence[str]) -> list[Line]:

@@ -91,6 +91,7 @@ class Conversion:
     micro_batch: int | None
     test: int
     strict: bool
+    records: bool  # whether a pipeline without calibrators simulates images to know the errors of stages
     report: Path | None  # the page to write
 
     def __post_init__(self) -> None:
@@ -106,6 +107,7 @@ class Conversion:
             "workdir": self.workdir,
             "memory": self.memory,
             "micro_batch": self.micro_batch,
+            "records": self.records,
             "progress": progress,
         }
 

@@ -3,9 +3,12 @@
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from spikecal.errors import ConfigError, first_line
-from spikecal.tasks.outcome import duration, percent
+from spikecal.errors import ConfigError, ConversionError, DataError, first_line
+from spikecal.graph.lowering.lower import lower
+from spikecal.tasks.outcome import duration, in_flags, percent
+from spikecal.tasks.task import Say
 from spikecal.training.loop import EpochRecord
 
 
@@ -14,6 +17,17 @@ def epoch_line(record: EpochRecord, epochs: int, measure: str = "", images: str 
     measured = "" if record.score is None else f", {measure}{percent(record.score)} % of the {images} images"
     done = f"epoch {record.epoch}/{epochs}: loss {record.loss:.4f}, lr {record.lr:.4g}"
     return f"{done}{measured} ({duration(record.seconds)})"
+
+
+def check_convertible(model: str, network: nn.Module, images: Tensor, say: Say) -> None:
+    """Say at once that a network cannot be converted as it is: its training may take days."""
+    try:
+        lower(network, (images,))
+    except DataError:
+        pass  # images that it cannot take are for training to say
+    except ConversionError as error:
+        more = f" (and {len(error.others)} more: `spikecal check {model}`)" if error.others else ""
+        say(in_flags(f"warning: {model} cannot be converted: {error.layer}: {error.found}; {error.hint}{more}"))
 
 
 def circumstances(home: torch.device, seconds: float | None) -> dict[str, Any]:

@@ -196,7 +196,7 @@ def _package(module: str, spec: str) -> ModuleType:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        missing = error.name or package
+        missing = (error.name or package).partition(".")[0]
         raise ConfigError(f"{spec} needs {missing}, which is not installed: pip install {package}") from error
     except Exception as error:  # a broken install raises anything: RuntimeError, OSError, AttributeError
         raise ConfigError(f"{spec} needs {package}, whose import fails here: {first_line(error)}") from error

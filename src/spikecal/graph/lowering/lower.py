@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 
 from spikecal.errors import ConversionError, first_line
 from spikecal.graph.graph import Graph
-from spikecal.graph.head import build_head, check_keep
+from spikecal.graph.head import build_head, check_keep, kept_parts
 from spikecal.graph.lowering.build import CALLS, MODULES, Builder, Handler
 from spikecal.graph.lowering.handlers import linear, pooling, shape
 from spikecal.graph.lowering.prepare import Working, prepare, relative_error
@@ -55,6 +55,7 @@ def lower(model: nn.Module, example: tuple[Tensor, ...], keep: Sequence[str] = (
     `keep` names modules, or calls as errors name them, that stay analog at the end of the network.
     """
     working = prepare(model, example)
+    keep = kept_parts(working.model, keep)
     graph = _lower(working, keep)
     error = relative_error(graph, working)
     if error > working.tolerance:
