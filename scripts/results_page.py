@@ -6,8 +6,8 @@ GROUP/TABLE.md are written anew, its figures stay. Also draws docs/images/result
 `<!-- figures GROUP/TABLE … -->` is followed by the measured figures (`GROUP/TABLE:energy` by energies), `<!-- claims
 GROUP/TABLE … -->` by what is seen of the paper's claims, up to `<!-- end -->`. What has not been measured yet is said
 to be missing. `<!-- why PART -->` is followed by a part of bench/results/claims.json, `<!-- energy PART -->` and
-`<!-- weights PART -->`, `<!-- waits PART -->`, `<!-- past PART -->` and `<!-- finetune PART -->` by one of energy.json,
-weights.json, waits.json, past_the_paper.json and finetune.json there.
+`<!-- weights PART -->`, `<!-- waits PART -->`, `<!-- placing PART -->`, `<!-- past PART -->` and `<!-- finetune
+PART -->` by one of energy.json, weights.json, waits.json, placing.json, past_the_paper.json and finetune.json there.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 from spikecal.analysis.plots import Means, accuracy_over_steps
@@ -26,7 +27,7 @@ from spikecal.reproduce.tables import find
 DOCS = Path(__file__).parent.parent / "docs"
 BENCH = DOCS.parent / "bench" / "results"
 BLOCK = re.compile(
-    r"<!-- (figures|claims|why|energy|weights|waits|past|finetune) ([^>]+?) -->\n.*?<!-- end -->\n", re.DOTALL
+    r"<!-- (figures|claims|why|energy|weights|waits|placing|past|finetune) ([^>]+?) -->\n.*?<!-- end -->\n", re.DOTALL
 )
 WAYS = {
     "ann": "ANN",
@@ -237,6 +238,45 @@ def _delayed(rows: dict[str, dict[str, Any]]) -> str:
     return grid(["", *columns], lines)
 
 
+PLACED = {
+    "convert": "whole placements, as `convert` does",
+    "own": "stage by stage, by the stage's own error",
+    "next": "stage by stage, by the error of the stages that read it",
+    "outputs": "stage by stage, by the divergence of the outputs",
+}
+
+
+def _placed(rows: dict[str, dict[str, Any]]) -> str:
+    """Placements of waits found in several ways; accuracy paired with that of the first."""
+    lines = []
+    for of in rows.values():
+        lines.append([str(of["T"]), "no waits", str(of["T"]), f"{of['without']:.3f}", "", ""])
+        answers = [_answers(found["answers"]) for found in of["placements"].values()]
+        for (name, found), own in zip(of["placements"].items(), answers, strict=True):
+            gains = [100 * (a - b) for a, b in zip(own, answers[0], strict=True)]
+            more = plus_minus(mean(gains), stdev(gains) / len(gains) ** 0.5, 1) if any(gains) else ""
+            facts = [str(found["latency"]), f"{found['divergence']:.3f}", f"{found['accuracy']:.1f}", more]
+            lines.append([str(of["T"]), PLACED[name], *facts])
+    columns = ["latency", "divergence", "test images right %", "more than `convert`'s, in points"]
+    return grid(["T", "placed", *columns], lines)
+
+
+def _answers(digits: str) -> list[int]:
+    """Which images are right, a bit per image after a leading 1."""
+    return [int(bit) for bit in f"{int(digits, 16):b}"[1:]]
+
+
+def _falls(rows: dict[str, dict[str, Any]]) -> str:
+    """What a wait at one stage alone removes: the median over stages, least and most."""
+    lines = [
+        [row.partition(",")[0].removeprefix("T="), *(" / ".join(f"{100 * share[key]:.1f}" for key in share)
+                                                     for share in of.values())]
+        for row, of in rows.items()
+    ]  # fmt: skip
+    columns = ["of its own error", "of the error of stages that read it", "of the outputs' divergence"]
+    return grid(["T", *columns], lines)
+
+
 def _tuned(rows: dict[str, dict[str, Any]]) -> str:
     """Each network that was fine-tuned, beside the same without."""
     lines = []
@@ -259,6 +299,7 @@ BENCHES: dict[str, tuple[str, Parts]] = {
         {"networks": _energies, "thresholds": _energies, "costs_more_from": _crossings, "rates": _rates},
     ),
     "waits": ("waits.json", {"rows": _waits, "delayed": _delayed}),
+    "placing": ("placing.json", {"rows": _placed, "falls": _falls}),
     "past": ("past_the_paper.json", {"rows": _by_steps}),
     "finetune": ("finetune.json", {"quantised": _tuned, "rows": _tuned}),
     "weights": ("weights.json", {"tried": _by_rate, "confirmed": _confirmed}),
