@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from spikecal.pipeline import ACP, AUTO, BASELINE, LCP, MAXACT, PC, PERCENTILE, Pipeline
     from spikecal.result import Result
     from spikecal.snn.file import load
-    from spikecal.snn.network import Run, SpikingNetwork
+    from spikecal.snn.network import SpikingNetwork
+    from spikecal.snn.recording import Run
 
 # The public names, and where they live. They are imported on first use: torch takes seconds, `--help` should not.
 _HOMES = {
@@ -69,7 +70,8 @@ _HOMES = {
     "spikecal.pipeline": ("ACP", "AUTO", "BASELINE", "LCP", "MAXACT", "PC", "PERCENTILE", "Pipeline"),
     "spikecal.result": ("Result",),
     "spikecal.snn.file": ("load",),
-    "spikecal.snn.network": ("Run", "SpikingNetwork"),
+    "spikecal.snn.network": ("SpikingNetwork",),
+    "spikecal.snn.recording": ("Run",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

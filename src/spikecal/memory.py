@@ -4,8 +4,10 @@ import ctypes
 import os
 import re
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from spikecal.errors import ConfigError
 
@@ -23,8 +25,14 @@ CGROUPS = {  # by the controllers that /proc names: where its groups are, and th
 }
 
 
-def free_memory() -> int:
-    """Bytes that can be had without swapping, within what this process and its container may use."""
+def free_memory(device: Any = None) -> int:
+    """Bytes that can be had on a torch device; on a CPU without swapping, within what process and container may use."""
+    kind = getattr(device, "type", "cpu")
+    if kind in ("cuda", "xpu"):
+        return int(getattr(import_module("torch"), kind).mem_get_info(device)[0])
+    if kind == "mps":
+        mps = import_module("torch").mps
+        return max(0, int(mps.recommended_max_memory()) - int(mps.driver_allocated_memory()))
     return max(0, min(_free_on_machine(), _free_in_container(), _free_in_process()))
 
 
@@ -78,6 +86,15 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory is what an error is about: torch has no class of its own for it on the CPU."""
     said = str(error)
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "allocate memory" in said
+
+
+def in_words(count: float) -> str:
+    """Bytes for people: 1.2 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            break
+        count /= 1000
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
 
 
 def parse_bytes(text: str) -> int:

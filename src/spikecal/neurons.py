@@ -58,6 +58,10 @@ class Neuron:
         """
         raise NotImplementedError
 
+    def potential(self, state: State, cells: Cells, steps: int) -> Tensor:
+        """The potential of the membrane `[N, ...]` right after `advance` has yielded the levels of `steps` steps."""
+        return state["v"]
+
     def closed_form(self, current: Tensor, cells: Cells, T: int) -> Tensor:
         """The sum of levels after `T` steps of a constant current `[N, ...]`."""
         raise NotImplementedError
@@ -89,6 +93,10 @@ class IntegrateAndFire(Neuron):
             yield fires
         if cells.bias is not None:
             v.add_(steps * cells.bias)
+
+    def potential(self, state: State, cells: Cells, steps: int) -> Tensor:
+        """With the bias of the steps so far, which `advance` adds at its end."""
+        return state["v"] if cells.bias is None else state["v"] + steps * cells.bias
 
     def closed_form(self, current: Tensor, cells: Cells, T: int) -> Tensor:
         """`clip(floor((T I + v(0) + T b) / theta), 0, T)` (paper, eq. of ClipFloor)."""

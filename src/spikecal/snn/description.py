@@ -150,14 +150,14 @@ def graph_of(spec: Spec, T: int, tensors: Mapping[str, torch.Tensor], neurons: M
         name, op = entry["name"], OPS[entry["op"]]
         keys = {kind: table.get(f"{name}:{kind}") for kind in op.TENSORS}
         own = {kind: tensors[key] for kind, key in keys.items() if key is not None}
-        _check_numbers(name, own)
+        check_numbers(name, own)
         try:
             made = op(**_settings(entry["config"], neurons), **own)
             made.validate_reads(len(entry["inputs"]), min(1, len(entry["inputs"])) + len(entry["shapes"]))
         except ValueError as error:
             raise ValueError(f"{shown(name)}: {error}") from error
         if isinstance(made, Spike):
-            _check_neurons(name, made, T)
+            check_neurons(name, made, T)
         inputs, shapes = tuple(entry["inputs"]), tuple(entry["shapes"])
         graph.add(Node(name, made, inputs, shapes, _channel(entry, made)))
     _check_graph(graph)
@@ -177,13 +177,13 @@ def _channel(entry: dict[str, Any], op: Op) -> int:
     return int(channel)
 
 
-def _check_numbers(name: str, tensors: Mapping[str, torch.Tensor]) -> None:
+def check_numbers(name: str, tensors: Mapping[str, torch.Tensor]) -> None:
     for kind, tensor in tensors.items():
         finite = tensor.is_floating_point() and bool(tensor.isfinite().all())
         require(finite, f"{kind} of {shown(name)} has values that are not finite numbers")
 
 
-def _check_neurons(name: str, op: Spike, T: int) -> None:
+def check_neurons(name: str, op: Spike, T: int) -> None:
     """Thresholds that spikes can be divided by, and biases for as many steps as there are."""
     if op.theta is None:
         raise ValueError(f"neurons {shown(name)} have no threshold")

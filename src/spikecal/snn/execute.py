@@ -1,10 +1,9 @@
 """Running one stage: the only place that walks nodes over time. Drivers of whole networks are in `walk`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Flag, auto
-from itertools import chain
 from math import prod
 
 import torch
@@ -48,7 +47,8 @@ class Emission:
     """What one stage makes of some steps. A leading 1 in place of the steps is the same at every one of them.
 
     `arriving` `[arrived or 1, N, ...]` reached its end; `value` `[steps or 1, N, ...]` is passed on. Of neurons there
-    are the `total` of their levels `[N, ...]` and, where asked for, the levels of each step as small whole numbers.
+    are the `total` of their levels `[N, ...]` and, where asked for, the levels of each step as small whole numbers and
+    the potentials.
     Neurons that wait emit fewer steps than arrive, and later on more.
     """
 
@@ -59,6 +59,7 @@ class Emission:
     total: Tensor | None = None
     spikes: Tensor | None = None  # how many were sent: the levels without their signs
     levels: Tensor | None = None
+    potentials: Tensor | None = None  # of the membranes after each step
 
     def summed(self) -> Tensor:
         """What was passed on, added up over the steps."""
@@ -72,6 +73,10 @@ class Want(Flag):
     VALUE = auto()
     TOTAL = auto()
     LEVELS = auto()
+    POTENTIALS = auto()
+
+
+Ending = Callable[[Stage, Tensor, int, Memory, Want, int], Emission]  # makes levels of what arrives, as `emit` does
 
 
 def advance(
@@ -82,15 +87,18 @@ def advance(
     memory: Memory,
     want: Want = Want.VALUE,
     flush: int = 0,
+    ending: Ending | None = None,
 ) -> Emission:
     """Move a stage on by the steps that its inputs have: the one way a spiking network runs.
 
     `flush` more steps are emitted without any arriving: those that the stage has waited. `memory` moves on in place.
+    `ending` is what the end of a stage does, if that is not `emit`.
     """
+    ending = ending or emit
     if steps == 0:
         assert memory.silence is not None, "a stage is flushed after its input"
-        return emit(stage, memory.silence, 0, memory, want, flush)
-    return emit(stage, current(stage, values, steps, shapes, memory), steps, memory, want, flush)
+        return ending(stage, memory.silence, 0, memory, want, flush)
+    return ending(stage, current(stage, values, steps, shapes, memory), steps, memory, want, flush)
 
 
 def analog(stage: Stage, values: Mapping[str, Tensor], shapes: Shapes) -> Tensor:
@@ -130,9 +138,14 @@ def emit(
     total = torch.zeros_like(like) if Want.TOTAL in want else None
     spikes = torch.zeros_like(like) if signed and Want.TOTAL in want else total
     levels = over_steps(like, emitted, whole_numbers(neuron)) if Want.LEVELS in want else None
-    parts = _charging(memory, arriving, steps, cells, flush)
+    potentials = over_steps(like, emitted) if Want.POTENTIALS in want else None
     state = memory.nodes[end.name]
-    for t, sent in enumerate(chain.from_iterable(neuron.advance(c, state, own, n) for c, own, n in parts)):
+    steps_of_parts = (
+        (own, passed, sent)
+        for charge, own, count in _charging(memory, arriving, steps, cells, flush)
+        for passed, sent in enumerate(neuron.advance(charge, state, own, count), 1)
+    )
+    for t, (own, passed, sent) in enumerate(steps_of_parts):
         if total is not None:
             total.add_(sent)
         if signed and spikes is not None:
@@ -141,7 +154,9 @@ def emit(
             levels[t].copy_(sent)
         if value is not None:
             torch.mul(sent, cells.theta, out=value[t])
-    return Emission(arriving, steps, emitted, value, total, spikes, levels)
+        if potentials is not None:
+            potentials[t].copy_(neuron.potential(state, own, passed))
+    return Emission(arriving, steps, emitted, value, total, spikes, levels, potentials)
 
 
 def _charging(

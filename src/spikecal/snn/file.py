@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from spikecal.errors import FileError
 from spikecal.files import write_whole
 from spikecal.graph.graph import Node
+from spikecal.graph.ops import Spike
 from spikecal.settings import whole
 from spikecal.snn.checksum import checksum, digest
-from spikecal.snn.description import KEYS
+from spikecal.snn.description import KEYS, check_neurons, check_numbers
 from spikecal.snn.network import SpikingNetwork
 from spikecal.snn.origin import Origin
 from spikecal.snn.own_neurons import Given, missing, stored_neurons
@@ -40,6 +41,7 @@ def write(path: str | Path, networks: Mapping[int, SpikingNetwork], origin: Orig
     for T, network in sorted(networks.items()):
         parameters[str(T)] = {}
         for node in network.graph.nodes.values():
+            _check_writable(path, node, T)
             for name, tensor in node.op.tensors().items():
                 value = _plain(tensor)
                 key = known.setdefault(digest(value), f"{node.name}:{name}:{T}")
@@ -70,6 +72,16 @@ def write(path: str | Path, networks: Mapping[int, SpikingNetwork], origin: Orig
     metadata = {"spikecal": f"{checksum(spec, stored.items())} {spec}"}
     # save_file would leave a temporary file of its own behind when killed
     write_whole(path, save(stored, metadata))
+
+
+def _check_writable(path: Path, node: Node, T: int) -> None:
+    """Raise for parameters that could not be read again: training may make thresholds negative."""
+    try:
+        check_numbers(node.name, node.op.tensors())
+        if isinstance(node.op, Spike):
+            check_neurons(node.name, node.op, T)
+    except ValueError as error:
+        raise FileError(f"{path} is not written: {error}") from error
 
 
 def _node_to_json(node: Node) -> dict[str, Any]:

@@ -1,9 +1,8 @@
 """The spiking network: an ordinary nn.Module, run layerwise (all steps of a stage at once) or stepwise."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,23 +12,22 @@ from spikecal.graph.graph import Graph, Node
 from spikecal.graph.ops import ChannelAffine, Conv, Joint, Spike, along, frozen
 from spikecal.graph.passes import fold_affine, fold_scale_forward
 from spikecal.graph.stages import Stage, partition, with_joints
-from spikecal.snn.execute import Emission, Want, check_values, images_per_call, shapes_of, steps_per_call
+from spikecal.snn.execute import Emission, Ending, Want, check_values, images_per_call, shapes_of, steps_per_call
 from spikecal.snn.origin import Origin
+from spikecal.snn.outputs import Parts, Sums, joined, running_mean, side_by_side, stack
+from spikecal.snn.recording import Recorder, Run, layers
 from spikecal.snn.walk import Course
-from spikecal.snn.windows import Windows, added_up, part
+from spikecal.snn.windows import Windows, part
 from spikecal.tensors import as_tensor, channels_last, one_image
+
+if TYPE_CHECKING:
+    from spikecal.snn.trainable import Surrogate, Trainable
+
+Frames = tuple[Tensor, ...]  # of each input, `[T, N, ...]`, or `[1, N, ...]` where every step is the same
 
 # How an output that is itself an activation is read: as the activation of the mean current, or as mean spikes.
 Readout = Literal["current", "spikes"]
 READOUTS = get_args(Readout)
-
-
-@dataclass
-class Run:
-    """`outputs`: the model's structure of running means `[T, N, ...]`; `spikes`: neuron layer -> counts `[N, ...]`."""
-
-    outputs: Any
-    spikes: dict[str, Tensor]
 
 
 class SpikingNetwork(nn.Module):
@@ -75,115 +73,119 @@ class SpikingNetwork(nn.Module):
     # -- layerwise ---------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def forward(self, *inputs: Tensor, steps: int | None = None) -> Any:
-        """Like the model: the mean over all T steps of the output, or over the first `steps` of them."""
-        return self._finish(self.output_values(*inputs, steps=steps))
+    def forward(self, *inputs: Tensor, steps: int | None = None, over_time: bool = False) -> Any:
+        """Like the model: the mean over all T steps of the output, or over the first `steps` of them.
+
+        With `over_time` inputs are `[T, N, ...]`, one frame for each step.
+        """
+        return self._finish(self.output_values(*inputs, steps=steps, over_time=over_time))
 
     @torch.no_grad()
-    def output_values(self, *inputs: Tensor, steps: int | None = None) -> dict[str, Tensor]:
+    def output_values(self, *inputs: Tensor, steps: int | None = None, over_time: bool = False) -> dict[str, Tensor]:
         """The outputs by name, before they get the model's structure and pass its analog head."""
         if steps is not None and not 1 <= steps <= self.T:
             raise DataError(f"a network for T={self.T} cannot be read after {steps} steps")
-        steps = self.T if steps is None else steps
-        end = steps + self._latest_start
-        return _side_by_side([self._mean(batch, steps, end) for batch in self._batches(self._checked(inputs))])
+        return self.mean_outputs(self.checked(inputs, over_time), self.T if steps is None else steps)
 
     @torch.no_grad()
     def counted(self, *inputs: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """What `forward` gives, and the spike counts of every layer; it takes the memory of `forward`, not of `run`."""
-        means, counts = [], []
-        for batch in self._batches(self._checked(inputs)):
-            counts.append(dict[str, Tensor]())
-            means.append(self._mean(batch, self.T, self.windows.end, counts[-1]))
-        return self._finish(_side_by_side(means)), _side_by_side(counts)
+        frames, recorder = self.checked(inputs), Recorder()
+        means = [self._mean(batch, self.T, self.windows.end, recorder) for batch in self._batches(frames)]
+        return self._finish(side_by_side(means)), recorder.spikes()
 
     @torch.no_grad()
-    def run(self, *inputs: Tensor) -> Run:
-        """All T steps, with the output after each of them and the spike counts of every layer."""
-        counts: dict[str, list[Tensor]] = {}
-        parts = [self._curves(batch, counts) for batch in self._batches(self._checked(inputs))]
-        outputs = _side_by_side(parts, 1)
-        spikes = {name: _joined(count) for name, count in counts.items()}
+    def run(
+        self, *inputs: Tensor, record: Sequence[str] = (), potentials: bool = False, over_time: bool = False
+    ) -> Run:
+        """All T steps, with the output after each of them and the spike counts of every layer.
+
+        `record` names layers of neurons whose spike trains are kept, with `potentials` their membranes too. With
+        `over_time` inputs are `[T, N, ...]`, one frame for each step: the same as `step` with one after the other.
+        """
+        frames = self.checked(inputs, over_time)
+        recorder = Recorder(layers(record, self.stages), potentials)
+        recorder.allocate(self.T, frames[0][0], self._shapes_of(frames))
+        outputs = side_by_side([self._curves(batch, recorder) for batch in self._batches(frames)], 1)
+        kept = recorder.spikes(), recorder.trains, recorder.potentials
         if self.head is None:
-            return Run(self.graph.finish(outputs.__getitem__), spikes)
+            return Run(self.graph.finish(outputs.__getitem__), *kept)
         steps = [self._finish({name: value[t] for name, value in outputs.items()}) for t in range(self.T)]
-        return Run(stack(steps), spikes)
+        return Run(stack(steps), *kept)
 
     @torch.no_grad()
     def outputs_after(self, *inputs: Tensor, warm_ups: Sequence[int]) -> list[dict[str, Tensor]]:
         """The outputs by name as they would be with each of these `warm_ups`, from one run."""
         found: list[dict[str, list[Tensor]]] = [{} for _ in warm_ups]
-        for batch in self._batches(self._checked(inputs)):
-            for end, value in self._output_currents(batch):
+        for batch in self._batches(self.checked(inputs)):
+            for name, value in self._output_currents(batch).items():
                 for warm_up, outputs in zip(warm_ups, found, strict=True):
                     mean = part(value, warm_up, self.T).mean(0)
-                    outputs.setdefault(end.name, []).append(self._read(end, mean))
-        return [{name: _joined(parts) for name, parts in outputs.items()} for outputs in found]
+                    outputs.setdefault(name, []).append(self._read(self.graph.nodes[name], mean))
+        return [{name: joined(parts) for name, parts in outputs.items()} for outputs in found]
 
-    def _output_currents(self, inputs: tuple[Tensor, ...]) -> Iterator[tuple[Node, Tensor]]:
-        """What each output is read from, `[T or 1, N, ...]`."""
-        values, wanted = self.input_values(inputs), set(self.graph.outputs())
-        yield from ((self.graph.nodes[name], values[name]) for name in wanted & values.keys())
-        for stage, emission in self.course(inputs).advance(values, self.windows.end, last=True):
-            if stage.name in wanted:
-                yield stage.end, self._of_output(stage, emission)[0]
+    def mean_outputs(self, frames: Frames, steps: int, ending: Ending | None = None) -> dict[str, Tensor]:
+        """The outputs by name after `steps`; `ending` is what ends of stages do, if they do not only fire."""
+        end = steps + self._latest_start
+        return side_by_side([self._mean(batch, steps, end, ending=ending) for batch in self._batches(frames)])
 
     def course(self, inputs: tuple[Tensor, ...]) -> Course:
         """The network before its first step."""
         return Course(self.windows, self._shapes_for(inputs))
 
-    def _curves(self, inputs: tuple[Tensor, ...], counts: dict[str, list[Tensor]]) -> dict[str, Tensor]:
-        """The outputs after every step, `[T, N, ...]`; spikes are added to the lists in `counts`."""
-        values = self.input_values(inputs)
-        wanted = set(self.graph.outputs())
-        found = {name: self._running_mean(values[name]) for name in wanted & values.keys()}
-        for stage, emission in self.course(inputs).advance(
-            values, self.windows.end, last=True, want=Want.VALUE | Want.TOTAL
-        ):
-            if stage.name in wanted:
-                found[stage.name] = self._read(stage.end, self._running_mean(self._of_output(stage, emission)[0]))
-            if emission.spikes is not None:
-                counts.setdefault(stage.name, []).append(emission.spikes.int())
-        return found
+    def _curves(self, frames: Frames, recorder: Recorder) -> dict[str, Tensor]:
+        """The outputs after every step, `[T, N, ...]`."""
+        means = {
+            name: running_mean(value, self.T, self.warm_up)
+            for name, value in self._output_currents(frames, recorder).items()
+        }
+        return {name: self._read(self.graph.nodes[name], mean) for name, mean in means.items()}
 
-    def _running_mean(self, value: Tensor) -> Tensor:
-        return running_mean(value, self.T, self.warm_up)
+    def _output_currents(self, frames: Frames, recorder: Recorder | None = None) -> dict[str, Tensor]:
+        """What each output is read from, `[T or 1, N, ...]`."""
+        found = Parts()
+        self._go(Course(self.windows, self._shapes_of(frames)), frames, self.windows.end, found, recorder)
+        return found.values()
 
     def _mean(
-        self, inputs: tuple[Tensor, ...], steps: int, end: int, counts: dict[str, Tensor] | None = None
+        self, frames: Frames, steps: int, end: int, recorder: Recorder | None = None, ending: Ending | None = None
     ) -> dict[str, Tensor]:
-        """The outputs after `steps` of each, from a run until `end`; spikes are added to `counts` where given.
-
-        Large images run a few steps at a time, which is all the memory they need.
-        """
-        course, sums = self.course(inputs), Sums(steps, self.warm_up)
-        at_once = steps_per_call(course.shapes, len(inputs[0]))
-        at_once = end if at_once >= self.T else at_once  # no value has more than T steps
-        for done in range(0, end, at_once):
-            self._advance(course, inputs, min(at_once, end - done), sums, counts, last=done + at_once >= end)
+        """The outputs after `steps` of each, from a run until `end`."""
+        sums = Sums(steps, self.warm_up)
+        self._go(Course(self.windows, self._shapes_of(frames), ending), frames, end, sums, recorder)
         return self._means(sums)
+
+    def _go(self, course: Course, frames: Frames, end: int, outputs: Sums | Parts, recorder: Recorder | None) -> None:
+        """All steps until `end`. Large images run a few steps at a time, which is all the memory they need."""
+        at_once = steps_per_call(course.shapes, frames[0].shape[1])
+        at_once = end if at_once >= self.T or course.ending is not None else at_once  # no value has more than T steps
+        if recorder is not None:
+            recorder.begin(frames[0].shape[1])
+        whole = self._over_time(frames)
+        for done in range(0, end, at_once):
+            steps = min(at_once, end - done)
+            values = {name: part(x, done, done + steps) for name, x in whole.items()}
+            self._advance(course, values, steps, outputs, recorder, last=done + steps >= end)
 
     def _advance(
         self,
         course: Course,
-        inputs: tuple[Tensor, ...],
+        values: dict[str, Tensor],
         steps: int,
-        sums: "Sums",
-        counts: dict[str, Tensor] | None = None,
+        outputs: Sums | Parts,
+        recorder: Recorder | None = None,
         last: bool = False,
     ) -> None:
-        """Go on for some steps; add what the outputs are read from to `sums`, and spikes to `counts` where given."""
-        values = self.input_values(inputs)
+        """Go on for some steps, and add what the outputs are read from; the recorder is shown all that is emitted."""
         wanted = set(self.graph.outputs())
         for name in wanted & values.keys():
-            sums.add(name, values[name], min(steps, self.T - course.now))
-        want = Want.VALUE if counts is None else Want.VALUE | Want.TOTAL
-        for stage, emission in course.advance(values, steps, last=last, want=want):
+            outputs.add(name, values[name], min(steps, self.T - course.now))
+        want, extra = (Want.VALUE, {}) if recorder is None else (Want.VALUE | Want.TOTAL, recorder.extra)
+        for stage, emission in course.advance(values, steps, last=last, want=want, extra=extra):
             if stage.name in wanted:
-                sums.add(stage.name, *self._of_output(stage, emission))
-            if counts is not None and emission.spikes is not None:
-                more = emission.spikes.int()
-                counts[stage.name] = counts[stage.name] + more if stage.name in counts else more
+                outputs.add(stage.name, *self._of_output(stage, emission))
+            if recorder is not None:
+                recorder.add(stage.name, emission)
 
     def _of_output(self, stage: Stage, emission: Emission) -> tuple[Tensor, int]:
         """What an output is read from, and its steps: where it is itself an activation, its current or its spikes."""
@@ -198,7 +200,7 @@ class SpikingNetwork(nn.Module):
             return _scaled(end, mean)
         return end.op(mean) if isinstance(end.op, Spike) else mean
 
-    def _means(self, sums: "Sums") -> dict[str, Tensor]:
+    def _means(self, sums: Sums) -> dict[str, Tensor]:
         """Outputs from what has arrived so far."""
         return {name: self._read(self.graph.nodes[name], mean) for name, mean in sums.means().items()}
 
@@ -220,31 +222,38 @@ class SpikingNetwork(nn.Module):
 
         That is None until all outputs have started. The input is not looked at after its T steps.
         """
-        inputs = self._checked(inputs)
-        shapes_now = [x.shape for x in inputs]
+        frames = self.checked(inputs)
+        shapes_now = [x.shape for x in frames]
         if self._course is None:
-            self._course, self._step_shapes = self.course(inputs), shapes_now
+            self._course, self._step_shapes = Course(self.windows, self._shapes_of(frames)), shapes_now
         if self._step_shapes != shapes_now:
             raise DataError("a step's inputs have another shape than those before: call reset() first")
         if self._course.now == self.latency:
             raise DataError(f"all {self.latency} steps of this network have been run: call reset() first")
-        self._advance(self._course, inputs, 1, self._sums)
+        self._advance(self._course, self._over_time(frames), 1, self._sums)
         return self._finish(self._means(self._sums)) if self._course.now > self._latest_start else None
 
     # -- inputs ------------------------------------------------------------------------------------------------
 
     def input_values(self, inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
         """Inputs as values over time, the same at every step."""
-        names = self.graph.inputs()
-        return {name: channels_last(x.detach()).unsqueeze(0) for name, x in zip(names, inputs, strict=True)}
+        return self._over_time(tuple(x.unsqueeze(0) for x in inputs))
+
+    def _over_time(self, frames: Frames) -> dict[str, Tensor]:
+        """Frames by the names of inputs, images in the layout that convolutions are fastest on."""
+        laid = (channels_last(x.flatten(0, 1)).unflatten(0, x.shape[:2]) for x in frames)
+        return dict(zip(self.graph.inputs(), laid, strict=True))
 
     def images_per_call(self, *inputs: Tensor) -> int:
         """How many images like these one call runs best; more are cut into such parts."""
         return images_per_call(self._shapes_for(inputs), self.T)
 
-    def _batches(self, inputs: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
-        size = self.images_per_call(*inputs)
-        return list(zip(*(x.split(size) for x in inputs), strict=True))
+    def _batches(self, frames: Frames) -> list[Frames]:
+        size = images_per_call(self._shapes_of(frames), self.T)
+        return list(zip(*(x.split(size, 1) for x in frames), strict=True))
+
+    def _shapes_of(self, frames: Frames) -> dict[str, torch.Size]:
+        return self._shapes_for(tuple(x[0] for x in frames))
 
     def _shapes_for(self, inputs: tuple[Tensor, ...]) -> dict[str, torch.Size]:
         key = tuple(x.shape[1:] for x in inputs)
@@ -256,21 +265,28 @@ class SpikingNetwork(nn.Module):
             self._shapes[key] = shapes
         return self._shapes[key]
 
-    def _checked(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The inputs in the network's precision, or an error that says what is wrong with them."""
+    def checked(self, inputs: tuple[Any, ...], over_time: bool = False) -> Frames:
+        """The inputs in the network's precision as frames, or an error that says what is wrong with them."""
         expected = len(self.graph.inputs())
         if len(inputs) != expected:
             raise DataError(f"the network takes {expected} inputs, not {len(inputs)}")
-        inputs = tuple(map(as_tensor, inputs))
-        if not all(isinstance(x, Tensor) and x.is_floating_point() for x in inputs):
+        tensors = tuple(map(as_tensor, inputs))
+        if not all(isinstance(x, Tensor) and x.is_floating_point() for x in tensors):
             raise DataError("the network takes tensors of floats, normalised as in training")
-        for x, shape in zip(inputs, self.origin.inputs, strict=False):  # none of a network from an old file
-            if x.ndim == len(shape):
-                raise one_image(x)
-        if not all(bool(torch.isfinite(x).all()) for x in inputs):
+        if over_time:
+            tensors = tuple(self._frames(x) for x in tensors)
+        for x, shape in zip(tensors, self.origin.inputs, strict=False):  # none of a network from an old file
+            if x.ndim - over_time == len(shape):
+                raise one_image(x[0] if over_time else x)
+        if not all(bool(torch.isfinite(x).all()) for x in tensors):
             raise DataError("an input has NaN or infinite values")
-        dtype = next((p.dtype for p in self.parameters() if p.is_floating_point()), inputs[0].dtype)
-        return tuple(x.to(dtype) for x in inputs)
+        dtype = next((p.dtype for p in self.parameters() if p.is_floating_point()), tensors[0].dtype)
+        return tuple(x.to(dtype) if over_time else x.to(dtype).unsqueeze(0) for x in tensors)
+
+    def _frames(self, x: Tensor) -> Tensor:
+        if x.ndim < 3 or len(x) != self.T:
+            raise DataError(f"inputs over time are {self.T} frames [T, N, ...], one for each step, not {list(x.shape)}")
+        return x
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """As modules do. Networks of one conversion share memory where they are equal: the others keep theirs."""
@@ -285,6 +301,16 @@ class SpikingNetwork(nn.Module):
         write(path, {self.T: self}, self.origin, {})
 
     # -- other forms -------------------------------------------------------------------------------------------
+
+    def trainable(self, surrogate: "Surrogate | None" = None) -> "Trainable":
+        """A copy as a module whose outputs have gradients, for a training loop of your own.
+
+        `surrogate` is the slope that stands for that of a spike: a function of how far the potential is from the
+        threshold, in units of it. By default it is `max(0, 1 - |d|)`.
+        """
+        from spikecal.snn.trainable import Trainable, triangle  # trainable.py builds on this module
+
+        return Trainable(self, surrogate or triangle)
 
     def normalized(self) -> "SpikingNetwork":
         """The same network with 0/1 spikes and all thresholds 1: `W <- W theta_in / theta_out`, `b <- b / theta`."""
@@ -308,28 +334,6 @@ class SpikingNetwork(nn.Module):
         network.origin = self.origin
         network.readout, network.warm_up = self.readout, self.warm_up
         return network
-
-
-class Sums:
-    """What outputs are read from, added up over the first `most` steps of each; anew after `warm_up` steps."""
-
-    def __init__(self, most: int, warm_up: int = 0) -> None:
-        self._most, self._warm_up = most, warm_up
-        self._found: dict[str, tuple[Tensor, int, int]] = {}  # sum, its first step, the step after its last
-
-    def add(self, name: str, value: Tensor, steps: int) -> None:
-        total, first, known = self._found.get(name, (None, 0, 0))
-        end = min(known + steps, self._most)
-        if end <= known:
-            return
-        if first < self._warm_up < end:  # the steps before are forgotten
-            total, first = None, self._warm_up
-        start = max(known, first)
-        more = added_up(part(value, start - known, end - known), end - start)
-        self._found[name] = (more if total is None else total + more, first, end)
-
-    def means(self) -> dict[str, Tensor]:
-        return {name: total / (end - first) for name, (total, first, end) in self._found.items()}
 
 
 def _module_name(node: str) -> str:
@@ -372,16 +376,6 @@ def _make_unit(graph: Graph, node: Node, is_output: bool) -> Tensor:
     return theta
 
 
-def _joined(parts: list[Tensor], dim: int = 0) -> Tensor:
-    """The parts as one; a single one is not copied."""
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
-
-
-def _side_by_side(parts: list[dict[str, Tensor]], dim: int = 0) -> dict[str, Tensor]:
-    """Values of several parts of a batch as those of the whole."""
-    return {name: _joined([part[name] for part in parts], dim) for name in parts[0]}
-
-
 def _scaled(end: Node, spikes: Tensor) -> Tensor:
     """Mean spikes of a layer in the ANN's units, also where thresholds are 1."""
     op = end.op
@@ -393,23 +387,3 @@ def weights_channels_last(graph: Graph) -> None:
     for node in graph.nodes.values():
         if isinstance(node.op, Conv):
             node.op.weight.data = channels_last(node.op.weight.data)
-
-
-def running_mean(current: Tensor, T: int, warm_up: int = 0) -> Tensor:
-    """`[T or 1, N, ...]` currents to their means over the first 1, 2, ... T steps; anew after `warm_up` of them."""
-    if current.shape[0] == 1:
-        return current.expand(T, *current.shape[1:]).clone()
-    if warm_up:
-        return torch.cat([running_mean(current[:warm_up], warm_up), running_mean(current[warm_up:], T - warm_up)])
-    steps = torch.arange(1, T + 1, device=current.device, dtype=current.dtype)
-    return current.cumsum(0) / steps.reshape(-1, *(1,) * (current.ndim - 1))
-
-
-def stack(steps: list[Any]) -> Any:
-    """A list of equal structures as one structure of stacked tensors."""
-    first = steps[0]
-    if isinstance(first, dict):
-        return {key: stack([s[key] for s in steps]) for key in first}
-    if isinstance(first, (list, tuple)):
-        return type(first)(stack(list(part)) for part in zip(*steps, strict=True))
-    return torch.stack(steps)

@@ -66,6 +66,10 @@ class Origin:
             **{name: _by_steps(name, found, dict) for name, found in tables.items()},
         )
 
+    def trained(self) -> Self:
+        """Of networks that were trained on: what was recorded and measured no longer holds, and the ANN is gone."""
+        return replace(self, pipelines={}, records=(), micro_batches={}, choices={}, measured=None)
+
     def changed(self, **facts: Any) -> Self:
         return replace(self, **facts)
 

@@ -1,12 +1,13 @@
 """Running all stages of a network, front to back: some steps at a time, or the ANN."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from spikecal.graph.stages import Stage
-from spikecal.snn.execute import Emission, Memory, Shapes, Want, advance, analog
+from spikecal.snn.execute import Emission, Ending, Memory, Shapes, Want, advance, analog
 from spikecal.snn.windows import Windows, gathered, part
 
 
@@ -69,18 +70,26 @@ class _Edge:
 class Course:
     """A spiking network under way: how far it is, what its stages remember, and what they have not read yet."""
 
-    def __init__(self, windows: Windows, shapes: Shapes) -> None:
-        self.windows, self.shapes = windows, shapes
+    def __init__(self, windows: Windows, shapes: Shapes, ending: Ending | None = None) -> None:
+        """`ending` is what ends of stages do, if not what they do in a spiking network that is only run."""
+        self.windows, self.shapes, self.ending = windows, shapes, ending
         self.now = 0  # steps since the first input
         self._memory = {stage.name: Memory(windows.waits.get(stage.name, 0)) for stage in windows.stages}
         self._edges = Edges(windows)
 
     def advance(
-        self, inputs: Mapping[str, Tensor], steps: int, *, last: bool = False, want: Want = Want.VALUE
+        self,
+        inputs: Mapping[str, Tensor],
+        steps: int,
+        *,
+        last: bool = False,
+        want: Want = Want.VALUE,
+        extra: Mapping[str, Want] = MappingProxyType({}),
     ) -> Iterator[tuple[Stage, Emission]]:
-        """`steps` more steps, of constant `inputs` `[1, N, ...]` while their window lasts.
+        """`steps` more steps of `inputs` `[steps, N, ...]`, `[1, N, ...]` where they stay the same.
 
-        Yields every stage that gets or emits something. After the `last` steps states are let go.
+        Inputs are read while their window lasts. Yields every stage that gets or emits something. Of some stages an
+        `extra` is wanted. After the `last` steps states are let go.
         """
         before, self.now = self.now, self.now + steps
         for name, value in inputs.items():
@@ -91,7 +100,8 @@ class Course:
             if arriving == emitted == 0:
                 continue
             values = self._edges.take(stage, arriving) if arriving else {}
-            emission = advance(stage, values, arriving, self.shapes, memory, want, emitted - memory.due(arriving))
+            wanted, flush = want | extra.get(stage.name, want), emitted - memory.due(arriving)
+            emission = advance(stage, values, arriving, self.shapes, memory, wanted, flush, self.ending)
             del values
             if emission.value is not None:
                 self._edges.put(stage.name, emission.value, emission.steps)

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from spikecal.errors import SpikecalError
+from spikecal.memory import in_words
 
+size = in_words  # bytes for people: 1.2 MB
 SCREENFUL = 20  # unreadable files that are listed; the facts have all of them
 
 
@@ -83,15 +85,6 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def size(count: float) -> str:
-    """Bytes for people: 1.2 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            break
-        count /= 1000
-    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
 
 
 def percent(share: float) -> str:

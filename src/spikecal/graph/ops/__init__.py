@@ -15,6 +15,7 @@ from spikecal.graph.ops.base import (
     Op,
     Shapes,
     State,
+    Unhooked,
     frozen,
     is_channel,
     is_integer,
@@ -57,7 +58,7 @@ __all__ = [
 ]
 
 
-class Input(Op):
+class Input(Unhooked, Op):
     """The network's `index`-th input: an image, the same at every step."""
 
     CONFIG: ClassVar[dict[str, Any]] = {"index": 0}
@@ -68,7 +69,7 @@ class Input(Op):
         require(is_integer(self.index, 0, 63), "an input's index must be 0 to 63")
 
 
-class Spike(Op):
+class Spike(Unhooked, Op):
     """An activation: ReLU (clipped at `clip`) in the ANN, a layer of neurons in the SNN.
 
     `theta` [C] or [1] is the threshold, `v_init` the initial potential ([C], [1] or one per neuron), `bias` [C] or [1]

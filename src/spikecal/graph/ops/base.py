@@ -1,10 +1,11 @@
 """What an operation of a canonical graph is: plain configuration, tensors, and how it acts on time."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 from torch import Tensor, nn
 
+from spikecal.errors import ConfigError
 from spikecal.graph.sizes import MOST_DIMS, Size, shapes_read
 
 LARGEST = 2**16  # a kernel, stride or padding beyond it is no network's
@@ -12,6 +13,19 @@ LARGEST_NUMBER = 2.0**100  # of coefficients and the like: finite in every type 
 
 State = dict[str, Tensor]  # what an operation remembers from one step to the next
 Shapes = Sequence[Sequence[int]]  # shapes of the first input and of the node's shape references
+
+
+class Unhooked(nn.Module):
+    """A module that is not called when a spiking network runs: hooks on it would never be, so they are refused."""
+
+    def _refuse(self, *hook: Any, **settings: Any) -> NoReturn:
+        raise ConfigError(
+            f"a hook on {type(self).__name__} would never be called: neurons run all steps in one loop; "
+            "use snn.run(x, record=[...]) for their spikes, or a hook on a layer with weights"
+        )
+
+    register_forward_hook = register_forward_pre_hook = _refuse
+    register_full_backward_hook = register_full_backward_pre_hook = register_backward_hook = _refuse
 
 
 class Op(nn.Module):

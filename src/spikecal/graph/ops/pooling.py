@@ -155,12 +155,16 @@ class MaxPool(Op):
         return increments * self._height(x) if self.of == "spikes" else increments
 
     def _levels(self, x: Tensor) -> Tensor:
-        return (x != 0).to(x.dtype) if self.unit is None else (x / self._height(x)).round()
+        levels = (x != 0).to(x.dtype) if self.unit is None else (x / self._height(x)).round()
+        if not x.requires_grad:
+            return levels
+        # adds nothing, and gives a level the slope of what it was read from
+        return levels.detach() + (x - x.detach()) / self._height(x).clamp(min=torch.finfo(x.dtype).tiny)
 
     def _height(self, x: Tensor) -> Tensor:
         """Of level 1, by channel; where a pooled count of spikes grows, one of them is in `x` right now."""
         if self.unit is None:
-            return x.amax([0, 1, *range(3, x.ndim)], keepdim=True)
+            return x.detach().amax([0, 1, *range(3, x.ndim)], keepdim=True)
         return self.unit.reshape(-1, *(1,) * (x.ndim - 3))
 
 
