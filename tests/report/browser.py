@@ -36,6 +36,8 @@ class Page:
         )
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        # a window that nobody has typed into may not have the focus, and its elements then get no focus events
+        self.driver.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})
         for kind in ("browser", "performance"):
             self.driver.get_log(kind)  # what was there before is not this page's
         started = time.perf_counter()
