@@ -50,6 +50,11 @@ def refuse_unreadable(data: str, unreadable: Mapping[str, str]) -> None:
         raise DataError(f"{data}: {len(unreadable):,} unreadable: {file} ({reason}){more}; without --strict it goes on")
 
 
+def shown(value: object) -> str:
+    """What a file says, short enough for a line."""
+    return repr(str(value)[:60])
+
+
 def first_line(error: BaseException) -> str:
     """Of a foreign error's message; its kind where it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -24,7 +24,7 @@ except ImportError:  # no such thing on Windows: there nobody looks after it
 # What torch may raise of a file that it did not write, or that is cut or damaged.
 NO_TORCH_FILE = (
     pickle.UnpicklingError, OSError, RuntimeError, ValueError, EOFError, LookupError, AttributeError, TypeError,
-    struct.error,
+    AssertionError, ArithmeticError, MemoryError, struct.error,
 )  # fmt: skip
 
 
@@ -32,9 +32,9 @@ def load_torch(path: Path) -> Any:
     """What is in a torch file, without running anything from it; one of `NO_TORCH_FILE` where that cannot be."""
     import torch
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), open_regular(path) as file:
         warnings.simplefilter("ignore")  # of odd ways to pickle; what comes of them is checked anyway
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def open_regular(path: str | Path, most: int | None = None) -> BinaryIO:

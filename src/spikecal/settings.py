@@ -4,7 +4,7 @@ import dataclasses
 import math
 import operator
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import UnionType
@@ -12,22 +12,43 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import numpy as np
 
-from spikecal.errors import ConfigError
+from spikecal.errors import ConfigError, first_line
+from spikecal.files import open_regular
 
 Made = TypeVar("Made")
+MOST_TOML = 2**20  # bytes of a file of settings
+LARGEST = 2**63
 
 
 def from_toml(path: str | Path, make: Callable[[dict[str, Any]], Made]) -> Made:
     """What `make` makes of a TOML file; every error names the file."""
     try:
-        with Path(path).open("rb") as file:
-            return make(tomllib.load(file))
+        with open_regular(path, MOST_TOML) as file:
+            settings = tomllib.load(file)
+        huge = next(_huge(settings), None)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path} nests its settings too deeply") from error
+    except ValueError as error:  # also of numbers with more digits than Python reads
+        raise ConfigError(f"{path} is not TOML: {first_line(error)}") from error
+    if huge is not None:
+        raise ConfigError(f"{path}: {huge} is an integer of more than 64 bits")
+    try:
+        return make(settings)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def _huge(settings: Any, name: str = "") -> Iterator[str]:
+    """Names of settings that are larger than any integer can be that torch or a file takes."""
+    if isinstance(settings, list):
+        settings = dict(enumerate(settings))
+    if isinstance(settings, dict):
+        for key, value in settings.items():
+            yield from _huge(value, f"{name}.{key}" if name else str(key))
+    if type(settings) is int and not -LARGEST <= settings < LARGEST:
+        yield name
 
 
 def preset(given: Made | str, kind: type[Made], presets: Mapping[str, Made], what: str) -> Made:

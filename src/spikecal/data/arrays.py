@@ -1,6 +1,9 @@
 """Arrays of images and labels, from npz files and from the user's own functions."""
 
+import lzma
 import math
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable
@@ -14,8 +17,14 @@ from torch import Tensor
 from spikecal.data.card import Card
 from spikecal.data.images import Data
 from spikecal.errors import DataError, first_line
+from spikecal.files import open_regular
 from spikecal.memory import free_memory
 
+# What numpy and zipfile raise of files that are damaged, encrypted or packed in another way.
+NO_NPZ_FILE = (
+    OSError, ValueError, EOFError, LookupError, TypeError, SyntaxError, RuntimeError, ArithmeticError, MemoryError,
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError,
+)  # fmt: skip
 FORMS = {  # of arrays of inputs, by the dimensions of one
     1: "vectors [N, F]",
     2: "signals [N, C, L] or [N, L]",
@@ -30,7 +39,7 @@ def load_npz(spec: str, path: Path, split: str, card: Card | None = None) -> Dat
         raise DataError(f"{spec}: there is no file {path}")
     names = ((f"x_{split}", f"y_{split}"), ("images", "labels"), ("x", "y"))
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             arrays = np.load(file, allow_pickle=False)
             if not isinstance(arrays, np.lib.npyio.NpzFile):
                 raise DataError(f"{spec}: {path} holds one array, not named ones: save it with numpy.savez")
@@ -39,9 +48,10 @@ def load_npz(spec: str, path: Path, split: str, card: Card | None = None) -> Dat
                 raise DataError(f"{spec}: {path} has no array {_either(n for n, _ in names)}, only {list(arrays)}")
             images, labels = _member(spec, arrays, pair[0]), _member(spec, arrays, pair[1])
             distilled = "facts" in arrays  # anybody may have `targets`
-    except (OSError, ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+    except NO_NPZ_FILE as error:
         damaged = path.is_file() and not zipfile.is_zipfile(path)
-        reason = "it is not an npz file" if damaged else first_line(error)
+        said = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
+        reason = "it is not an npz file" if damaged else said
         raise DataError(f"{spec}: {path} cannot be read: {reason}") from error
     return from_arrays(spec, images, labels, card, distilled)
 
@@ -59,6 +69,8 @@ def _member(spec: str, arrays: np.lib.npyio.NpzFile, name: str) -> np.ndarray | 
         stored = entry.file_size - file.tell()
     if dtype.hasobject:
         raise DataError(f"{spec}: {name} is an array of pickled objects, which are not opened: save plain numbers")
+    if min(shape, default=0) < 0:
+        raise DataError(f"{spec}: {name} is said to have shape {shape}")
     needed = math.prod(shape) * dtype.itemsize
     if needed != stored:
         raise DataError(f"{spec}: {name} is said to have shape {shape}, {needed:,} bytes, and {stored:,} are there")

@@ -5,8 +5,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from spikecal.errors import ConfigError
+from spikecal.settings import check_types
 
 Interpolation = Literal["bilinear", "bicubic"]
+MOST_PIXELS = 2**26  # of an image before it is cropped: 8,192 a side
+MOST_CHANNELS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +48,11 @@ class Card:
             raise ConfigError(f"{self.name}: interpolation is {known}, not {self.interpolation!r}")
         if self.size is not None and (len(self.size) != 2 or min(self.size) < 1):
             raise ConfigError(f"{self.name}: size must be a height and a width, not {self.size}")
-
+        if self.size is not None and math.prod(self.size) > MOST_PIXELS * self.crop**2:
+            raise ConfigError(f"{self.name}: images of {self.size[0]}×{self.size[1]} and a crop of {self.crop} are too "
+                              f"large: {MOST_PIXELS:,} pixels are the most")  # fmt: skip
+        if (self.channels or 0) > MOST_CHANNELS:
+            raise ConfigError(f"{self.name}: images have at most {MOST_CHANNELS:,} channels, not {self.channels:,}")
         if self.dims not in (None, 1, 2, 3, 4) or (self.size is not None and self.dims not in (None, 3)):
             raise ConfigError(f"{self.name}: dims must be 1 to 4, and 3 where there is a size, not {self.dims}")
 
@@ -61,12 +68,8 @@ class Card:
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "Card":
         """The inverse of `to_dict`, lists taken for tuples."""
-        try:
-            values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-            card = cls(**values)
-        except TypeError as error:
-            raise ConfigError(f"not a model card: {error}") from error
-        texts = (card.name, card.data or "", *card.classes)
-        if not all(isinstance(text, str) for text in texts):
-            raise ConfigError("not a model card: its name, data and classes must be text")
-        return card
+        check_types(cls, fields, "a model card's")
+        if "name" not in fields:
+            raise ConfigError("a model card needs a name")
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+        return cls(**values)

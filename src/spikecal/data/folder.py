@@ -2,8 +2,8 @@
 
 import logging
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -17,8 +17,11 @@ from spikecal.data.card import Card
 from spikecal.data.fit import fit_image
 from spikecal.data.images import Data, UnreadableImage
 from spikecal.errors import DataError, first_line
+from spikecal.files import open_regular
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # whatever a file is called
+MOST_BYTES = 2**30  # of one file
 SPLITS = {"train": ("train",), "test": ("test", "val")}
 NAMED = 3  # folders that a message names
 
@@ -41,11 +44,18 @@ class ImageFiles:
         """Image `index` in the card's size; grey where the card has one channel."""
         path = self.paths[index]
         try:
-            with Image.open(path) as image:
+            with open_image(path) as image:
                 pixels = np.array(fit_image(decode(image, "L" if card.channels == 1 else "RGB"), card))
         except Exception as error:  # on damaged files decoders raise anything: OSError, SyntaxError, struct.error …
             raise UnreadableImage(path, _why(error)) from error
         return torch.from_numpy(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1).copy())
+
+
+@contextmanager
+def open_image(path: str | Path) -> Iterator[Image.Image]:
+    """An image file of one of the formats that stand behind `SUFFIXES`; Pillow would start programs for others."""
+    with open_regular(path, MOST_BYTES) as file, Image.open(file, formats=FORMATS) as image:
+        yield image
 
 
 def decode(image: Image.Image, mode: str) -> Image.Image:

@@ -1,6 +1,7 @@
 """From stored images to what a network takes: resized, cropped, normalised as its card says."""
 
 import logging
+import math
 from collections.abc import Iterator
 
 import torch
@@ -11,7 +12,9 @@ from spikecal.data.card import Card
 from spikecal.data.fit import fit_tensor
 from spikecal.data.images import READERS, Data, FileImages, Unreadable, UnreadableImage, in_threads, none_readable
 from spikecal.errors import DataError
+from spikecal.memory import free_memory
 
+BYTES_PER_PIXEL = 12  # as floats, resized, and normalised
 EXACT = 0.01  # how far floats may be outside 0..1 without a word
 NEAR = 0.5  # and with one: filters overshoot, normalised images go further
 NORMAL = 10.0  # beyond this, images for a network without a card are hardly normalised ones
@@ -38,6 +41,7 @@ class Prepared(Dataset[Tensor]):
 
         Images that cannot be read are left out and entered in `unreadable`; without it they are an error.
         """
+        size = min(size, self._most())
         for start in range(0, len(self), size):
             indices = range(start, min(start + size, len(self)))
             if isinstance(self.data.images, Tensor):
@@ -48,6 +52,17 @@ class Prepared(Dataset[Tensor]):
                 stored = self._stack(list(read.values()))
             if kept:
                 yield prepare(stored, self.card, self.data.name), torch.tensor(kept)
+
+    def _most(self) -> int:
+        """How many images of the card's size there is memory for, resized and as floats; the card may be a file's."""
+        if self.card.size is None:
+            return len(self)
+        needed = BYTES_PER_PIXEL * math.prod(self.card.size) * (self.card.channels or 3)
+        most = free_memory() // needed
+        if most == 0:
+            raise DataError(f"{self.data.name}: an image of {self.card.name}'s size needs {needed:,} bytes of memory, "
+                            f"more than is free")  # fmt: skip
+        return most
 
     def _stored(self, index: int) -> Tensor:
         images = self.data.images

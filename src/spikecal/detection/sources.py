@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from spikecal.data.folder import SUFFIXES
+from spikecal.data.folder import SUFFIXES, open_image
 from spikecal.detection.boxes import BoxData, Collector, Size
 from spikecal.errors import ConfigError, DataError
+from spikecal.files import open_regular
 from spikecal.usercode import call, is_factory, load_factory
 
 SPLITS = ("train", "val", "test")
+MOST_XML, MOST_JSON = 2**24, 2**32  # bytes of one file
 IN_PNG = (b"eXIf", b"tEXtRaw profile type exif", b"zTXtRaw profile type exif", b"iTXtXML:com.adobe.xmp")
 NAMES = {  # what a split's lists, files and folders are called, the best first
     "train": ("train", "trainval"),
@@ -108,7 +110,8 @@ def _voc_layout(spec: str, folder: Path, split: str) -> tuple[list[Path], list[P
 
 def _listed(path: Path) -> list[str]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        with open_regular(path, MOST_JSON) as file:
+            lines = file.read().decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     return [line.split()[0] for line in lines if line.strip()]
@@ -128,8 +131,14 @@ class Annotation(NamedTuple):
 def _parsed(path: Path) -> Annotation:
     """An XML file. A box without numbers is one of no area."""
     try:
-        root = ElementTree.parse(path).getroot()
-    except (ElementTree.ParseError, OSError, ValueError, LookupError) as error:
+        with open_regular(path, MOST_XML) as file:
+            text = file.read()
+        if b"<!DOCTYPE" in text:
+            return Annotation("not XML as annotations are: it declares entities")
+        root = ElementTree.fromstring(text)
+    except OSError as error:
+        return Annotation(f"not XML: {error.strerror or error}")
+    except (ElementTree.ParseError, ValueError, LookupError, RecursionError) as error:
         return Annotation(f"not XML: {error}")
     objects = []
     for entry in root.iter("object"):
@@ -157,7 +166,7 @@ def _image_beside(stem: str, folder: Path) -> Path | None:
 def _size_of(path: Path) -> Size | str:
     """The size in which the image will be read, from its header; or what is wrong with it."""
     try:
-        with Image.open(path) as image:
+        with open_image(path) as image:
             width, height = image.size
             if image.format == "TIFF":  # of which some versions of Pillow give the size turned, and some do not
                 width, height = (int(image.tag_v2[tag]) for tag in (256, 257))  # type: ignore[attr-defined]
@@ -265,7 +274,8 @@ def _coco_layout(spec: str, folder: Path, split: str) -> tuple[Path, list[Path]]
 
 def _coco_json(path: Path) -> dict[str, list[Any]]:
     try:
-        whole = json.loads(path.read_bytes())
+        with open_regular(path, MOST_JSON) as file:
+            whole = json.loads(file.read())
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} is not JSON: {error}") from error
     parts = ("images", "annotations", "categories")

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from spikecal.errors import shown
 from spikecal.graph.graph import Graph, Node
 from spikecal.graph.ops import OPS, Input, Joint, Op, Spike
 from spikecal.graph.ops.base import is_channel
@@ -29,11 +30,6 @@ Spec = Mapping[str, Any]
 def require(condition: bool, message: str) -> None:
     if not condition:
         raise ValueError(message)
-
-
-def shown(value: object) -> str:
-    """What a file says, short enough for a line."""
-    return repr(str(value)[:60])
 
 
 def check_format(spec: Any) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from spikecal.errors import ConfigError, FileError, first_line
+from spikecal.errors import ConfigError, FileError, first_line, shown
 from spikecal.files import open_regular
 from spikecal.graph.graph import Graph
 from spikecal.neurons import Neuron
 from spikecal.snn.checksum import checksum
-from spikecal.snn.description import check_description, check_format, graph_of, require, shown
+from spikecal.snn.description import check_description, check_format, graph_of, require
 from spikecal.snn.network import Readout, SpikingNetwork
 from spikecal.snn.origin import Origin
 from spikecal.snn.own_neurons import Given, absent_neurons, given_neurons

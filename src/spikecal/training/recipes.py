@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from spikecal.errors import ConfigError
-from spikecal.settings import check_types, from_toml, preset
+from spikecal.settings import LARGEST, check_types, from_toml, preset
 
 Schedule = Literal["cosine", "one-cycle", "steps"]
 Optimiser = Literal["sgd", "adamw"]
@@ -61,6 +61,8 @@ class Recipe:
             _demand(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
         for name in ("weight_decay", "clip", "pad", "seed"):
             _demand(0 <= getattr(self, name) < math.inf, name, "0 or more", getattr(self, name))
+        for name in ("epochs", "batch", "hole", "pad", "seed"):
+            _demand(getattr(self, name) < LARGEST, name, "below 2**63", getattr(self, name))
         for name in ("momentum", "warm_up", "label_smoothing", "ema"):
             _demand(0 <= getattr(self, name) < 1, name, "in [0, 1)", getattr(self, name))
         _demand(0 < self.lr < math.inf, "lr", "above 0", self.lr)

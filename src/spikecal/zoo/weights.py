@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from spikecal.errors import FileError
+from spikecal.errors import FileError, shown
 from spikecal.files import NO_TORCH_FILE, load_torch
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ COUNTERS = ("n_averaged",)  # of torch's AveragedModel
 UNNEEDED = "num_batches_tracked"  # old checkpoints are without it
 FACTS = (int, float, str, type(None))  # what a file may hold beside its tensors: an epoch, an accuracy, a name
 SHOWN = 4
+DEEPEST = 6  # dicts around a state dict
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -54,7 +56,23 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         words = "" if isinstance(error, LookupError) else str(error).strip()  # a key says nothing
         reason = (words.splitlines() or ["it is damaged"])[0]
         raise FileError(f"{path} is not a torch checkpoint: {reason}; save model.state_dict() again") from error
-    return _unprefixed(_unwrapped(loaded, path))
+    state = _unwrapped(loaded, path)
+    _check_plain(state, path)
+    return _unprefixed(state)
+
+
+def _check_plain(state: Mapping[Any, Tensor], path: Path) -> None:
+    """Refuse what is no parameter of a network as torch stores them."""
+    for key, tensor in state.items():
+        if not isinstance(key, str):
+            raise FileError(f"{path}: a state dict has names for its tensors, not {shown(key)}")
+        kind = "on no device" if tensor.is_meta else "quantised" if tensor.is_quantized else "nested"
+        if tensor.is_meta or tensor.is_quantized or tensor.is_nested:
+            raise FileError(f"{path}: {shown(key)} is {kind}: save the parameters of the network as plain tensors")
+        if tensor.layout != torch.strided:
+            raise FileError(f"{path}: {shown(key)} is sparse: save tensor.to_dense()")
+        if tensor.is_complex():
+            raise FileError(f"{path}: {shown(key)} has complex numbers: save real ones")
 
 
 def _unwrapped(loaded: Any, path: Path) -> dict[str, Tensor]:
@@ -72,8 +90,8 @@ def _unwrapped(loaded: Any, path: Path) -> dict[str, Tensor]:
 
 
 def _state_dict(value: Any, place: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, Tensor]] | None:
-    """The first state dict in `value` and where it is."""
-    if not isinstance(value, dict) or not value:
+    """The first state dict in `value` and where it is; dicts may be nested in themselves."""
+    if not isinstance(value, dict) or not value or len(place) > DEEPEST:
         return None
     tensors = {key: part for key, part in value.items() if isinstance(part, Tensor)}
     kinds = (Tensor,) if place else (Tensor, *FACTS)
