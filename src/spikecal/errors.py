@@ -1,6 +1,9 @@
 """Every error a user can cause. Each message names the thing at fault and the way out."""
 
+import unicodedata
 from collections.abc import Mapping
+
+HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # Unicode's categories of what is not seen but acted on
 
 
 class SpikecalError(Exception):
@@ -53,6 +56,18 @@ def refuse_unreadable(data: str, unreadable: Mapping[str, str]) -> None:
 def shown(value: object) -> str:
     """What a file says, short enough for a line."""
     return repr(str(value)[:60])
+
+
+def visible(text: str) -> str:
+    """A text whose names no terminal acts on: control characters, turned text and bytes that are not UTF-8 escaped."""
+    return "".join(_escaped(c) if c not in "\n\t" and unicodedata.category(c) in HIDDEN else c for c in text)
+
+
+def _escaped(character: str) -> str:
+    number = ord(character)
+    if 0xDC80 <= number <= 0xDCFF:  # what Python makes of such a byte in the name of a file
+        number -= 0xDC00
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
 def first_line(error: BaseException) -> str:

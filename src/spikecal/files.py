@@ -9,10 +9,14 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import ModuleType
-from typing import IO, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from spikecal.errors import ConfigError, FileError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 fcntl: ModuleType | None
 try:
@@ -35,6 +39,17 @@ def load_torch(path: Path) -> Any:
     with warnings.catch_warnings(), open_regular(path) as file:
         warnings.simplefilter("ignore")  # of odd ways to pickle; what comes of them is checked anyway
         return torch.load(file, map_location="cpu", weights_only=True)
+
+
+def load_tensors(path: Path) -> "dict[str, Tensor]":
+    """The tensors of a safetensors file, also of one whose name is not UTF-8, which the library does not open."""
+    from safetensors.torch import load, load_file
+
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return load(path.read_bytes())
+    return load_file(path)
 
 
 def open_regular(path: str | Path, most: int | None = None) -> BinaryIO:
@@ -63,21 +78,28 @@ def check_output(file: Path, taken: Sequence[Path] = ()) -> None:
         raise ConfigError(f"{file} is a folder: give the name of a file to write")
     if not file.absolute().parent.is_dir():
         raise ConfigError(f"there is no folder {file.absolute().parent} to write {file.name} to")
-    _try_to_write(Path(os.path.realpath(file)))
-
-
-def _try_to_write(target: Path) -> None:
-    """Put an empty file where `write_whole` will write: not every folder that looks writable is."""
+    target = Path(os.path.realpath(file))
     if is_special(target):
+        if not os.access(target, os.W_OK):
+            raise ConfigError(f"{file} cannot be written: {os.strerror(errno.EACCES)}")
         return
-    part = target.with_name(target.name + ".part")
-    there = part.exists()
+    _check_writable(target.parent, file)
+
+
+def check_folder(folder: Path) -> None:
+    """The same for a folder that files will be written to; it need not be there yet."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise ConfigError(f"{there} is a file: give the name of a folder")
+    _check_writable(there, folder)
+
+
+def _check_writable(folder: Path, what: Path) -> None:
     try:
-        part.open("ab").close()
-        if not there:
-            part.unlink()
+        with TemporaryFile(dir=folder):  # of no name, where the system can do that: nothing is left of it
+            pass
     except OSError as error:
-        raise ConfigError(f"{target} cannot be written: {error.strerror or error}") from error
+        raise ConfigError(f"{what} cannot be written: {error.strerror or error}") from error
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
@@ -86,7 +108,7 @@ def write_whole(path: Path, content: bytes | str) -> None:
     Links are followed, and what is no file (/dev/null, a pipe) is written to and not replaced.
     """
     target = Path(os.path.realpath(path))
-    data = content.encode() if isinstance(content, str) else content
+    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     part = target.with_name(target.name + ".part")
     try:
         if is_special(target):

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from spikecal.errors import ConfigError, FileError
+from spikecal.errors import ConfigError, FileError, visible
 from spikecal.files import lock, write_whole
 
 
@@ -24,6 +24,8 @@ class Workdir:
         """Open `folder` for the conversion (`what`) with this fingerprint; a folder of another one is refused."""
         self.folder, self.what = folder, what
         marker = folder / f"{what}.json"
+        if visible(str(folder)) != str(folder):
+            raise ConfigError(f"the working directory {folder} has a name that cannot be read back: choose a plain one")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if not marker.exists():

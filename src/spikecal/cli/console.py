@@ -1,13 +1,17 @@
 """What all verbs share in talking to the user: tables, JSON and progress bars."""
 
+import io
 import json
+import logging
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import typer
 
+from spikecal.errors import visible
 from spikecal.tasks.outcome import Line, Outcome, Table, duration
 
 if TYPE_CHECKING:
@@ -18,7 +22,40 @@ WIDTH = 140  # of what goes to a file or another program: the summary has all of
 
 def show_json(value: Any) -> None:
     """Plain JSON on standard output, and nothing else there."""
-    typer.echo(json.dumps(value, indent=2, default=str, allow_nan=False))
+    output = sys.stdout.machine if isinstance(sys.stdout, Aside) else sys.stdout
+    typer.echo(json.dumps(value, indent=2, default=str, allow_nan=False), file=output)
+
+
+class Aside(io.TextIOBase):
+    """In place of standard output where that is for JSON: what anybody prints goes to standard error."""
+
+    def __init__(self, machine: IO[str]) -> None:
+        self.machine = machine
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+@contextmanager
+def printing_aside() -> Iterator[None]:
+    """Keep standard output for `show_json`: the user's own code, and what it starts, may print."""
+    kept = sys.stdout
+    if not isinstance(kept, io.TextIOWrapper) or kept is not sys.__stdout__:  # an object that somebody reads
+        with redirect_stdout(Aside(kept)):
+            yield
+        return
+    kept.flush()
+    number = os.dup(kept.fileno())
+    with os.fdopen(number, "w", encoding=kept.encoding) as machine, redirect_stdout(Aside(machine)):
+        os.dup2(sys.stderr.fileno(), kept.fileno())
+        try:
+            yield
+        finally:
+            machine.flush()
+            os.dup2(number, kept.fileno())
 
 
 def show(outcome: Outcome, machine: bool) -> None:
@@ -29,7 +66,7 @@ def show(outcome: Outcome, machine: bool) -> None:
         if isinstance(part, Table):
             show_table(part.title, part.columns, part.rows, part.caption)
         elif isinstance(part, Line):
-            typer.echo(part.text, err=part.aside)
+            typer.echo(visible(part.text), err=part.aside)
         else:
             show_markdown(part.title, part.text)
     if outcome.error is not None:
@@ -38,7 +75,28 @@ def show(outcome: Outcome, machine: bool) -> None:
 
 def aside(text: str) -> None:
     """A line on standard error, at once."""
-    typer.echo(text, err=True)
+    typer.echo(visible(text), err=True)
+
+
+class Visible(logging.StreamHandler[IO[str]]):
+    """What the library logs, on standard error as it is now, a line each."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
+
+
+@contextmanager
+def logging_visibly() -> Iterator[None]:
+    """Show the library's warnings while in here; names in them are escaped as everywhere."""
+    handler, library = Visible(), logging.getLogger("spikecal")
+    library.addHandler(handler)
+    try:
+        yield
+    finally:
+        library.removeHandler(handler)
 
 
 def silent(text: str) -> None:
@@ -55,13 +113,13 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     for name in columns:
         table.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(visible(cell)) for cell in row))
     console = _console()
     if title:
-        console.print(title, style="bold")
+        console.print(visible(title), style="bold")
     console.print(table)
     if caption:
-        console.print(caption, style="dim")
+        console.print(visible(caption), style="dim")
 
 
 def show_markdown(title: str, text: str) -> None:
@@ -69,8 +127,8 @@ def show_markdown(title: str, text: str) -> None:
     from rich.markdown import Markdown
 
     console = _console()
-    console.print(title, style="bold")
-    console.print(Markdown(text))
+    console.print(visible(title), style="bold")
+    console.print(Markdown(visible(text)))
     console.print()
 
 
@@ -90,11 +148,11 @@ class Bars:
     def phase(self, name: str, total: int, seconds: float | None = None) -> None:
         estimate = f" (about {duration(seconds)})" if seconds is not None and seconds >= 2 else ""
         self._finish()
-        self._task = self._progress.add_task(f"{name}{estimate}", total=total, note="")
+        self._task = self._progress.add_task(visible(f"{name}{estimate}"), total=total, note="")
 
     def advance(self, note: str = "") -> None:
         if self._task is not None:
-            self._progress.update(self._task, advance=1, note=note)
+            self._progress.update(self._task, advance=1, note=visible(note))
 
     def close(self) -> None:
         self._finish()
@@ -107,15 +165,8 @@ class Bars:
 
 @contextmanager
 def bars(machine: bool = False) -> Iterator[Bars | None]:
-    """Bars on standard error while in here; None where nobody sees them.
-
-    For machines standard output is that of the answer: what a user's own code prints goes to standard error.
-    """
-    if machine:
-        with redirect_stdout(sys.stderr):
-            yield None
-        return
-    if not (sys.stdout.isatty() and sys.stderr.isatty()):
+    """Bars on standard error while in here; None where nobody sees them."""
+    if machine or not (sys.stdout.isatty() and sys.stderr.isatty()):
         yield None
         return
     from rich.console import Console

@@ -7,7 +7,7 @@ import typer
 
 from spikecal.cli import options
 from spikecal.cli.console import aside, bars, show, silent
-from spikecal.files import check_output
+from spikecal.files import check_folder, check_output
 from spikecal.memory import parse_bytes
 
 TESTED = 250  # images of the summary
@@ -123,6 +123,8 @@ def convert(
     check_output(output)
     if report is not None:
         check_output(report, [output])
+    if workdir is not None:
+        check_folder(workdir)
     asked = Conversion(
         model=model, output=output, weights=weights, data=data, data_root=data_root,
         steps=sorted(set(steps)) if steps else None, latency=latency, pipeline=settings, images=images,

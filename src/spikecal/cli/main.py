@@ -1,13 +1,16 @@
 """The command `spikecal`: its verbs, and what every one of them does with an error."""
 
 import sys
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
 
 import spikecal
 from spikecal.cli import check, convert, datasets, demo, distill, evaluate, figure, models, report, reproduce, train
-from spikecal.errors import ConversionError, SpikecalError
+from spikecal.cli.console import logging_visibly, printing_aside
+from spikecal.errors import ConversionError, SpikecalError, first_line, visible
+from spikecal.memory import is_out_of_memory
 from spikecal.tasks.outcome import in_flags
 
 BAD_CALL = 2
@@ -51,14 +54,20 @@ def top(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; the exit code is 2, with one line on standard error, for anything a user can cause."""
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        code = app(arguments, standalone_mode=False, prog_name="spikecal")
+        with logging_visibly(), printing_aside() if "--json" in words else nullcontext():
+            code = app(arguments, standalone_mode=False, prog_name="spikecal")
     except SpikecalError as error:
         return _fail(_one_line(error))
     except typer.TyperException as error:
         return _fail(error.format_message()) if error.format_message() else BAD_CALL  # the help was shown instead
     except OSError as error:  # a full disk, a folder that may not be written to
         return _fail(str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return _fail(f"there is not enough memory ({first_line(error)}): use --memory, fewer images or a smaller T")
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     return code if isinstance(code, int) else 0
@@ -76,7 +85,7 @@ def _one_line(error: SpikecalError) -> str:
 
 
 def _fail(message: str) -> int:
-    typer.echo(f"error: {' '.join(in_flags(message).split())}", err=True)
+    typer.echo(f"error: {visible(' '.join(in_flags(message).split()))}", err=True)
     return BAD_CALL
 
 

@@ -26,7 +26,7 @@ def render(content: Mapping[str, Any]) -> str:
         script=Markup(f'(() => {{\n"use strict";\n{scripts}\n}})();'),
         data=Markup(embedded(content)),
     )
-    size = len(page.encode())
+    size = len(page.encode(errors="backslashreplace"))
     if size > LIMIT:
         raise ConfigError(
             f"{len(content['networks'])} networks make a page of {size / 1e6:.1f} MB, and {LIMIT / 1e6:.0f} MB is the "

@@ -1,5 +1,6 @@
 """A table of the paper, from what is asked for to its files; or the list of tables."""
 
+import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spikecal.errors import ConfigError, SpikecalError
-from spikecal.files import write_whole
+from spikecal.files import check_folder, write_whole
 from spikecal.progress import Progress
 from spikecal.reproduce.picture import draw
 from spikecal.reproduce.render import heading, markdown, measured, sections
@@ -56,6 +57,7 @@ def reproduce_table(asked: Reproduction, progress: Progress | None, say: Say) ->
         wanted=asked.wanted,
         strict=asked.strict,
     )
+    check_folder(asked.output)
     left = pending(plan, asked.output)
     if left:
         estimate = duration(plan.seconds(left) + plan.preparing(left))
@@ -71,7 +73,9 @@ def reproduce_table(asked: Reproduction, progress: Progress | None, say: Say) ->
     write_whole(files[1], markdown(summary))
     if table.kind == "frontier":
         files = *files, asked.output / f"{table.name}.png"
-        draw(summary).savefig(files[-1])
+        picture = io.BytesIO()
+        draw(summary).savefig(picture, format="png")
+        write_whole(files[-1], picture.getvalue())
     grids = [(heading(network), *measured(summary, network)) for network in summary["networks"]]
     tables = [Table(title, (first, *(f">{name}" for name in names)), rows) for title, (first, *names), rows in grids]
     texts = [Text(title, text) for title, text in sections(summary).items()]

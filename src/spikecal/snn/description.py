@@ -88,7 +88,7 @@ def _check_readers(nodes: list[dict[str, Any]], outputs: list[str]) -> None:
 def _check_parameters(parameters: Any, ops: Mapping[str, type[Op]], stored: Mapping[str, int]) -> None:
     require(isinstance(parameters, dict) and bool(parameters), "it holds no parameters")
     for T, table in parameters.items():
-        number = T.isascii() and T.isdigit() and T[0] != "0" and len(T) < 9 and int(T) < MAX_STEPS
+        number = T.isascii() and T.isdigit() and T[0] != "0" and len(T) < 9 and int(T) <= MAX_STEPS
         require(number and isinstance(table, dict), f"it has parameters for a bad number of steps {shown(T)}")
         for slot, key in table.items():
             name, _, tensor = slot.rpartition(":")

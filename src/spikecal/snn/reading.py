@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import nn
 
 from spikecal.errors import ConfigError, FileError, first_line, shown
-from spikecal.files import open_regular
+from spikecal.files import load_tensors, open_regular
 from spikecal.graph.graph import Graph
 from spikecal.neurons import Neuron
 from spikecal.snn.checksum import checksum
@@ -70,8 +70,7 @@ class Reader:
         check_description(self.spec, self.bytes)
         stored = self.spec.get("neurons", {})
         self.neurons: dict[str, Neuron] = {**absent_neurons(stored), **given_neurons(stored, neurons)}
-        with safe_open(self.path, "pt") as file:
-            self.tensors = {name: file.get_tensor(name) for name in self.bytes}
+        self.tensors = load_tensors(self.path)
         require(checksum(description, self.tensors.items()) == expected, "its checksum does not match: it is damaged")
 
     # -- what is in it -----------------------------------------------------------------------------------------

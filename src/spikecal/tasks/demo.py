@@ -14,7 +14,7 @@ from spikecal.conversion import convert
 from spikecal.data.prepare import Loader, Prepared
 from spikecal.data.sources import load_data, subset
 from spikecal.errors import ConfigError
-from spikecal.files import check_output, write_whole
+from spikecal.files import check_folder, check_output, write_whole
 from spikecal.pipeline import ACP, BASELINE, LCP, Auto, Plan
 from spikecal.progress import Progress
 from spikecal.result import Result
@@ -67,6 +67,7 @@ def run_demo(out: Path, quick: bool, report: Path | None, seed: int, progress: P
     started = time.perf_counter()
     if report is not None:
         check_output(report)
+    check_folder(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from spikecal.distillation.distill import IMAGES, Distilled, distill
 from spikecal.distillation.inversion import Losses
 from spikecal.errors import ConfigError
-from spikecal.files import check_output
+from spikecal.files import check_folder, check_output
 from spikecal.progress import Progress
 from spikecal.tasks.outcome import Line, Outcome, Table, asides, duration, percent, size
 from spikecal.tasks.task import Say
@@ -43,6 +43,8 @@ class Distillation:
             raise ConfigError(f"{picture.name}: the picture ends in .png")
         check_output(self.output)
         check_output(picture, [self.output])
+        if self.workdir is not None:
+            check_folder(self.workdir)
         return picture
 
 

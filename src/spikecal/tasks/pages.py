@@ -57,7 +57,7 @@ class Written:
 def write_report(path: Path, seen: Sequence[Seen], notes: Sequence[str] = ()) -> Written:
     """Write the page on these sources, whole or not at all."""
     content = build(seen, notes)
-    page = render(content).encode()
+    page = render(content).encode(errors="backslashreplace")  # names of files may be no text
     write_whole(path, page)
     return Written(path, len(page), content)
 

@@ -91,7 +91,7 @@ def cutout(hole: int, size: tuple[int, int]) -> Any:
 def _transforms(recipe: Recipe) -> Any:
     try:
         return vision("torchvision.transforms.v2")
-    except ModuleNotFoundError as error:
+    except ConfigError as error:
         raise ConfigError(
             f"the augmentations {', '.join(recipe.augment)} need torchvision, which is not installed: "
             f"pip install torchvision, or use the recipe quick"

@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from spikecal.errors import FileError, shown
-from spikecal.files import NO_TORCH_FILE, load_torch
+from spikecal.files import NO_TORCH_FILE, load_tensors, load_torch
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise FileError(f"{path} holds arrays, not a checkpoint: give .safetensors, or torch's .pt or .pth")
     if path.suffix == ".safetensors":
         try:
-            return _unprefixed(load_file(path))
+            return _unprefixed(load_tensors(path))
         except (SafetensorError, OSError, ValueError) as error:
             raise FileError(f"{path} is not a safetensors file: {error}") from error
     try:
