@@ -7,6 +7,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from spikecal import detection
+    from spikecal.analysis.checking import Check, check
     from spikecal.analysis.evaluate import Evaluation, evaluate
     from spikecal.analysis.inspection import inspect
     from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from spikecal.calibration.update import Update
     from spikecal.calibration.view import StageView
     from spikecal.conversion import convert
+    from spikecal.data.card import Card
     from spikecal.distillation.distill import Distilled, distill
     from spikecal.distillation.inversion import Inversion
     from spikecal.errors import (
@@ -38,9 +40,11 @@ if TYPE_CHECKING:
     from spikecal.snn.file import load
     from spikecal.snn.network import SpikingNetwork
     from spikecal.snn.recording import Run
+    from spikecal.zoo.models import load_model
 
 # The public names, and where they live. They are imported on first use: torch takes seconds, `--help` should not.
 _HOMES = {
+    "spikecal.analysis.checking": ("Check", "check"),
     "spikecal.analysis.evaluate": ("Evaluation", "evaluate"),
     "spikecal.analysis.inspection": ("inspect",),
     "spikecal.calibration.calibrators": ("Bias", "Calibrator", "Potential", "Weights"),
@@ -54,6 +58,7 @@ _HOMES = {
     "spikecal.calibration.update": ("Update",),
     "spikecal.calibration.view": ("StageView",),
     "spikecal.conversion": ("convert",),
+    "spikecal.data.card": ("Card",),
     "spikecal.distillation.distill": ("Distilled", "distill"),
     "spikecal.distillation.inversion": ("Inversion",),
     "spikecal.errors": (
@@ -72,16 +77,18 @@ _HOMES = {
     "spikecal.snn.file": ("load",),
     "spikecal.snn.network": ("SpikingNetwork",),
     "spikecal.snn.recording": ("Run",),
+    "spikecal.zoo.models": ("load_model",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "ACP", "AUTO", "BASELINE", "Bias", "CalibrationError", "Calibrator", "Cells", "ClosedFormWeights",
-    "ConfigError", "ConversionError", "DataError", "Distilled", "Evaluation", "FileError", "FineTune",
-    "Histogram", "IntegrateAndFire", "Inversion", "LCP", "Learned", "MAXACT", "MMSE", "MaxAct", "Neuron", "PC",
-    "PERCENTILE", "Percentile", "Pipeline", "Potential", "ReadOut", "RefineThreshold", "Result", "Run",
-    "SpikecalError", "SpikingNetwork", "Stage", "StageView", "TemporalBias", "Threshold", "TrainingError",
-    "Update", "Weights", "convert", "detection", "distill", "evaluate", "inspect", "load",
+    "ACP", "AUTO", "BASELINE", "Bias", "CalibrationError", "Calibrator", "Card", "Cells", "Check",
+    "ClosedFormWeights", "ConfigError", "ConversionError", "DataError", "Distilled", "Evaluation", "FileError",
+    "FineTune", "Histogram", "IntegrateAndFire", "Inversion", "LCP", "Learned", "MAXACT", "MMSE", "MaxAct",
+    "Neuron", "PC", "PERCENTILE", "Percentile", "Pipeline", "Potential", "ReadOut", "RefineThreshold", "Result",
+    "Run", "SpikecalError", "SpikingNetwork", "Stage", "StageView", "TemporalBias", "Threshold",
+    "TrainingError", "Update", "Weights", "check", "convert", "detection", "distill", "evaluate", "inspect",
+    "load", "load_model",
 ]  # fmt: skip
 
 

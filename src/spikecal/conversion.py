@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from spikecal.graph.ops import Spike
 from spikecal.graph.stages import partition, with_joints
 from spikecal.phases import Context, histograms, run_phases, set_neurons
 from spikecal.pipeline import AUTO, Effort, Plan
-from spikecal.progress import Progress, Silent
+from spikecal.progress import Watching, watched
 from spikecal.result import Result
 from spikecal.snn.network import SpikingNetwork, weights_channels_last
 from spikecal.snn.origin import Origin, Timings
@@ -63,7 +64,7 @@ def convert(
     memory: int | str | None = None,
     micro_batch: int | None = None,
     records: bool = True,
-    progress: Progress | None = None,
+    progress: Watching = None,
 ) -> Result:
     """Convert `model` for `T` steps (or several; 32), calibrated on `images`; the model is left as it is.
 
@@ -74,6 +75,7 @@ def convert(
     the end of the network. `workdir`: where a killed conversion resumes from. `memory`: bytes to use before going to
     disk, or a size such as "2G"; by default half of what is free. `micro_batch`: images per kernel call. `records`:
     whether a pipeline without calibrators simulates some images nevertheless, to record the errors of its stages.
+    `progress`: True for a bar, or a function of phase, done and total.
     """
     check_model(model)
     model = unwrapped(model)
@@ -92,22 +94,19 @@ def convert(
     graph = _lowered(model, chosen, keep, plan)
     timings = Timings(lowering=time.perf_counter() - started)
     work = None if workdir is None else _opened(workdir, graph, chosen, plan, [choices, seed, list(keep), micro_batch])
-    context = Context(
-        ann=graph,
-        images=chosen,
-        pipeline=plan.fixed,
-        seed=seed,
-        micro_batch=micro_batch,
-        memory=int(COUNTED * budget),
-        records=records,
-        progress=progress or Silent(),
-        workdir=work,
-    )
-    try:
+    with watched(progress) as watcher, work or nullcontext():
+        context = Context(
+            ann=graph,
+            images=chosen,
+            pipeline=plan.fixed,
+            seed=seed,
+            micro_batch=micro_batch,
+            memory=int(COUNTED * budget),
+            records=records,
+            progress=watcher,
+            workdir=work,
+        )
         result = _calibrated(context, plan, choices, timings, dtype)
-    finally:
-        if work is not None:
-            work.close()
     result.describe(images=len(chosen), keep=tuple(keep))
     return result
 

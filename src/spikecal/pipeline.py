@@ -298,6 +298,20 @@ AUTO = Auto()
 PRESETS = {"maxact": MAXACT, "percentile": PERCENTILE, "baseline": BASELINE, "lcp": LCP, "pc": PC, "acp": ACP}
 
 
+def title_of(pipeline: Pipeline) -> str:
+    """The name of a preset that differs in numbers of images and iterations at most, or what it calibrates."""
+    for name, one in PRESETS.items():
+        if _bare(one) == _bare(pipeline):
+            return name.upper()
+    return " + ".join(part.label for part in pipeline.parts) or "thresholds only"
+
+
+def _bare(pipeline: Pipeline) -> Pipeline:
+    """The method without its numbers of images and iterations."""
+    same = dataclasses.replace(pipeline, threshold=dataclasses.replace(pipeline.threshold, images=1))
+    return same.changed(Calibrator, images=1).changed(Weights, iterations=1)
+
+
 def resolve(pipeline: Pipeline | str) -> Pipeline:
     """A pipeline, or the preset of that name."""
     return preset(pipeline, Pipeline, PRESETS, "pipeline")

@@ -1,8 +1,17 @@
-"""How far long work has got: what whoever wants to show it implements."""
+"""How far long work has got: what whoever wants to show it implements, and what there is to show it with."""
 
-from typing import Protocol
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO, Any, Protocol, runtime_checkable
+
+from spikecal.errors import ConfigError, visible
+
+EVERY = 5.0  # seconds between two lines, where there is no terminal for a bar
 
 
+@runtime_checkable
 class Progress(Protocol):
     """`phase` starts a part of the work: its name, its number of steps, and the seconds it may take, where known."""
 
@@ -11,9 +20,123 @@ class Progress(Protocol):
     def advance(self, note: str = "") -> None: ...
 
 
+Watching = Progress | Callable[[str, int, int], Any] | bool | None  # what functions take as `progress`
+
+
 class Silent:
     """Progress that nobody watches."""
 
     def phase(self, name: str, total: int, seconds: float | None) -> None: ...
 
     def advance(self, note: str = "") -> None: ...
+
+
+class Called:
+    """Progress for a user's function: it is called with phase, done and total, at the start and after each step."""
+
+    def __init__(self, function: Callable[[str, int, int], Any]) -> None:
+        self._function, self._name, self._done, self._total = function, "", 0, 0
+
+    def phase(self, name: str, total: int, seconds: float | None) -> None:
+        self._name, self._done, self._total = name, 0, total
+        self._function(name, 0, total)
+
+    def advance(self, note: str = "") -> None:
+        self._done += 1
+        self._function(self._name, self._done, self._total)
+
+
+class Lines:
+    """Progress as lines for logs: one every few seconds, none for what is done sooner."""
+
+    def __init__(self, stream: IO[str], every: float = EVERY) -> None:
+        self._stream, self._every, self._last = stream, every, time.monotonic()
+        self._name, self._done, self._total = "", 0, 0
+
+    def phase(self, name: str, total: int, seconds: float | None) -> None:
+        self._name, self._done, self._total = name, 0, total
+        if seconds is not None and seconds >= self._every:
+            self._say(f"{name}: about {duration(seconds)}")
+
+    def advance(self, note: str = "") -> None:
+        self._done += 1
+        if time.monotonic() - self._last >= self._every:
+            of = f" of {self._total:,}" if self._total else ""
+            self._say(f"{self._name}: {self._done:,}{of}" + (f", {note}" if note else ""))
+
+    def _say(self, line: str) -> None:
+        self._stream.write(visible(line) + "\n")
+        self._stream.flush()
+        self._last = time.monotonic()
+
+
+class Bars:
+    """Progress bars for the library's long runs: one bar a phase, with its estimate before it starts."""
+
+    def __init__(self, progress: Any) -> None:
+        """`progress` is rich's."""
+        self._progress = progress
+        self._task: Any = None
+
+    def phase(self, name: str, total: int, seconds: float | None = None) -> None:
+        estimate = f" (about {duration(seconds)})" if seconds is not None and seconds >= 2 else ""
+        self.close()
+        self._task = self._progress.add_task(visible(f"{name}{estimate}"), total=total, note="")
+
+    def advance(self, note: str = "") -> None:
+        if self._task is not None:
+            self._progress.update(self._task, advance=1, note=visible(note))
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+            self._task = None
+
+
+def has_bars(progress: Progress | None) -> bool:
+    """Whether lines in between would disturb what is shown."""
+    return isinstance(progress, Bars)
+
+
+@contextmanager
+def shown() -> Iterator[Bars | Lines]:
+    """Bars on standard error while in here; lines, every few seconds, where that is no terminal."""
+    if not sys.stderr.isatty():
+        yield Lines(sys.stderr)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Rich
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+    )
+    with Rich(*columns, console=Console(stderr=True), transient=True) as progress:
+        yield Bars(progress)
+
+
+@contextmanager
+def watched(progress: Watching) -> Iterator[Progress]:
+    """What was given as `progress`: nothing, True for a bar, a function, or an object with the two methods."""
+    if progress is True:
+        with shown() as made:
+            yield made
+    elif progress is None or progress is False:
+        yield Silent()
+    elif isinstance(progress, Progress):
+        yield progress
+    elif callable(progress):
+        yield Called(progress)
+    else:
+        raise ConfigError(f"progress is True, or a function of phase, done and total, not {progress!r}")
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -2,21 +2,27 @@
 
 import json
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from spikecal.calibration.histogram import PARTS, Histogram
 from spikecal.calibration.sweep import StageRecord, settings_of
 from spikecal.errors import ConfigError
 from spikecal.files import is_special, write_whole
-from spikecal.pipeline import Pipeline
+from spikecal.overview import overview
+from spikecal.pipeline import Pipeline, title_of
+from spikecal.progress import Watching
 from spikecal.settings import whole
 from spikecal.snn.file import write
 from spikecal.snn.network import SpikingNetwork
 from spikecal.snn.origin import Origin, Timings
+from spikecal.tables import Table
 
 
-@dataclass
+@dataclass(repr=False)
 class Result:
     """Networks for every T asked for, and what was done to make them.
 
@@ -45,6 +51,36 @@ class Result:
             raise ConfigError(f"there is no network for T={T}; there are T={sorted(self.networks)}")
         return self.networks[T]
 
+    def __repr__(self) -> str:
+        layers = sum(stage.spiking for stage in self.snn.stages)
+        steps = ", ".join(f"T={T} {title_of(self.pipelines[T])}" for T in sorted(self.networks))
+        return f"<spikecal.Result: {steps}; {layers} layers of neurons>"
+
+    def _repr_html_(self) -> str:
+        """As notebooks show it: a table."""
+        return self.summary()._repr_html_()
+
+    def summary(self, data: Any = None, ann: nn.Module | None = None, *, progress: Watching = None) -> Table:
+        """A line for each T: latency, pipeline, the error that is left, how often neurons fire, seconds.
+
+        With `data` (images, labels) as `evaluate` takes them, or with images and the ANN, the networks are run on it:
+        accuracy, spikes and energy.
+        """
+        if data is not None:
+            table: Table = _above("tasks.results").measured(self, data, ann, progress)
+            return table
+        return overview(self.networks, self.pipelines, self.records, self.timings, self.origin)
+
+    def report(
+        self, path: str | Path, data: Any = None, ann: nn.Module | None = None, *, progress: Watching = None
+    ) -> None:
+        """Write one HTML page, as `spikecal report` does.
+
+        With `data`, images as the network takes them or (images, labels), the networks are run on it; without, the
+        page shows what the conversion recorded. `ann` is the model, where its weights are no longer in the network.
+        """
+        _above("tasks.results").write_page(self, Path(path), data, ann, progress)
+
     def describe(self, **facts: Any) -> None:
         """Put facts into the origin: a card, what was measured."""
         self.origin = self.origin.changed(**facts)
@@ -61,3 +97,8 @@ class Result:
         if not is_special(Path(path)):
             timings = {"seconds": self.timings.to_dict(), "stages": stages}
             write_whole(Path(f"{path}.json"), json.dumps(timings, indent=1))
+
+
+def _above(module: str) -> Any:
+    """A module that is made of results, and that a result's own methods reach up to."""
+    return import_module(f"spikecal.{module}")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -43,6 +43,12 @@ class Workdir:
             raise
         for leftover in (*folder.glob("*.step.part"), *folder.glob("T*/**/*.part")):  # of a killed process
             leftover.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Let other processes use the folder."""

@@ -1,13 +1,15 @@
 """Bars, sizes and durations."""
 
 import io
+import time
 from collections.abc import Iterator
 
 import pytest
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from spikecal.cli.console import Bars, bars
+from spikecal.cli.console import bars
+from spikecal.progress import Bars, Lines
 from spikecal.tasks.outcome import duration, size
 
 
@@ -30,9 +32,28 @@ def test_one_bar_a_phase(progress: Progress) -> None:
     assert progress.tasks == []
 
 
-def test_no_bars_where_nobody_looks() -> None:
+def test_lines_where_there_is_no_terminal_and_nothing_for_machines(capfd: pytest.CaptureFixture[str]) -> None:
     with bars() as shown:  # pytest's output is no terminal
+        assert isinstance(shown, Lines)
+        shown.phase("quick", 2, 0.1)
+        shown.advance()
+    with bars(machine=True) as shown:
         assert shown is None
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_line_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    stream = io.StringIO()
+    lines = Lines(stream, every=5)
+    lines.phase("T=8", 20, 125.0)
+    for _ in range(12):
+        now[0] += 1
+        lines.advance("relu  error 0.01")
+    assert stream.getvalue().splitlines() == [
+        "T=8: about 2 min", "T=8: 5 of 20, relu  error 0.01", "T=8: 10 of 20, relu  error 0.01",
+    ]  # fmt: skip
 
 
 def test_words_for_numbers() -> None:

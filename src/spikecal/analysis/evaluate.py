@@ -14,7 +14,7 @@ from spikecal.errors import ConfigError, DataError
 from spikecal.graph.graph import Graph
 from spikecal.graph.ops import Conv, Joint, Spike
 from spikecal.pipeline import Pipeline
-from spikecal.progress import Progress
+from spikecal.progress import Progress, Watching, watched
 from spikecal.snn.network import SpikingNetwork
 from spikecal.tensors import as_labels, as_tensor
 
@@ -98,14 +98,20 @@ def steps_needed(found: Iterable[Evaluation], points: float) -> Evaluation | Non
 
 
 def evaluate(
-    snn: SpikingNetwork, data: Any, progress: Progress | None = None, *, ann: nn.Module | Graph | None = None
+    snn: SpikingNetwork, data: Any, progress: Watching = None, *, ann: nn.Module | Graph | None = None
 ) -> Evaluation:
     """Run `snn` once over `data`: a pair of tensors (images, labels), a dataset of pairs or a loader of batches.
 
     With `ann`, the network it was made of, the answers are also compared with its own, and labels are not needed.
+    `progress`: True for a bar, or a function of phase, done and total.
     """
     if not isinstance(snn, SpikingNetwork):
         raise ConfigError(f"evaluate takes a spiking network, such as result.snn, not {type(snn).__name__}")
+    with watched(progress) as watcher:
+        return _evaluated(snn, data, watcher, ann)
+
+
+def _evaluated(snn: SpikingNetwork, data: Any, progress: Progress, ann: nn.Module | Graph | None) -> Evaluation:
     images, right, agreed, ann_right, classes = 0, _zeros(snn), _zeros(snn), 0, 0
     spikes, neurons = dict[str, int](), dict[str, int]()
     meter = EnergyMeter(snn)

@@ -12,7 +12,8 @@ from typing import IO, TYPE_CHECKING, Any
 import typer
 
 from spikecal.errors import visible
-from spikecal.tasks.outcome import Line, Outcome, Table, duration
+from spikecal.progress import Bars, Lines, shown
+from spikecal.tasks.outcome import Line, Outcome, Table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -138,46 +139,13 @@ def _console() -> "Console":
     return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, markup=False)
 
 
-class Bars:
-    """Progress bars for the library's long runs: one bar a phase, with its estimate before it starts."""
-
-    def __init__(self, progress: Any) -> None:
-        self._progress = progress
-        self._task: Any = None
-
-    def phase(self, name: str, total: int, seconds: float | None = None) -> None:
-        estimate = f" (about {duration(seconds)})" if seconds is not None and seconds >= 2 else ""
-        self._finish()
-        self._task = self._progress.add_task(visible(f"{name}{estimate}"), total=total, note="")
-
-    def advance(self, note: str = "") -> None:
-        if self._task is not None:
-            self._progress.update(self._task, advance=1, note=visible(note))
-
-    def close(self) -> None:
-        self._finish()
-
-    def _finish(self) -> None:
-        if self._task is not None:
-            self._progress.remove_task(self._task)
-            self._task = None
-
-
 @contextmanager
-def bars(machine: bool = False) -> Iterator[Bars | None]:
-    """Bars on standard error while in here; None where nobody sees them."""
-    if machine or not (sys.stdout.isatty() and sys.stderr.isatty()):
+def bars(machine: bool = False) -> Iterator[Bars | Lines | None]:
+    """Progress on standard error while in here: bars, or lines where that or standard output is no terminal."""
+    if machine:
         yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        yield Bars(progress)
+    elif not sys.stdout.isatty():
+        yield Lines(sys.stderr)
+    else:
+        with shown() as progress:
+            yield progress

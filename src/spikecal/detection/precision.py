@@ -14,7 +14,7 @@ from spikecal.analysis.energy import Energy
 from spikecal.data.images import Unreadable, UnreadableImage, none_readable
 from spikecal.detection.boxes import BoxData, Target
 from spikecal.errors import ConfigError, DataError
-from spikecal.progress import Progress, Silent
+from spikecal.progress import Progress, Silent, Watching, watched
 
 Detections = dict[str, Tensor]  # what torchvision's detectors say of an image: boxes [n, 4], labels [n], scores [n]
 
@@ -38,10 +38,11 @@ class Precision:
         return facts if self.energy is None else {**facts, "energy": self.energy.to_dict()}
 
 
-def evaluate(detector: nn.Module, data: BoxData, progress: Progress | None = None) -> Precision:
+def evaluate(detector: nn.Module, data: BoxData, progress: Watching = None) -> Precision:
     """Run a detector over all images, one at a time, and measure it; images that cannot be read are left out."""
     unreadable: Unreadable = {}
-    found, truth = detect_all(detector, data, unreadable, progress)
+    with watched(progress) as watcher:
+        found, truth = detect_all(detector, data, unreadable, watcher)
     return average_precision(found, truth, data.classes, unreadable)
 
 

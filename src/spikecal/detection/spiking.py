@@ -24,7 +24,7 @@ from spikecal.errors import ConfigError, DataError, FileError
 from spikecal.graph.graph import same_structure
 from spikecal.graph.lowering.prepare import SMALL_TYPES
 from spikecal.pipeline import AUTO, Auto, Effort, Plan, resolve_plan
-from spikecal.progress import Progress
+from spikecal.progress import Watching
 from spikecal.result import Result
 from spikecal.snn.file import load as load_network
 from spikecal.snn.network import READOUTS, Readout, SpikingNetwork
@@ -102,7 +102,7 @@ def convert(
     memory: int | str | None = None,
     micro_batch: int | None = None,
     records: bool = True,
-    progress: Progress | None = None,
+    progress: Watching = None,
 ) -> Conversion:
     """Give one of torchvision's detectors a spiking body, calibrated on `count` of the `images`; it is left as it is.
 
@@ -201,7 +201,7 @@ def _spiking_body(detector: nn.Module) -> SpikingBody:
     return body
 
 
-def evaluate(detector: nn.Module, data: Any, progress: Progress | None = None) -> Precision:
+def evaluate(detector: nn.Module, data: Any, progress: Watching = None) -> Precision:
     """mAP of a detector on images with boxes; of one with a spiking body also its spikes and energy on them.
 
     `data`: `BoxData`, or pairs of an image [3, H, W] in 0..1 and a dict of its `boxes` and `labels`.

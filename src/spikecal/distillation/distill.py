@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from spikecal.distillation.teacher import Teacher
 from spikecal.errors import ConfigError
 from spikecal.files import write_whole
 from spikecal.memory import free_memory
-from spikecal.progress import Progress, Silent
+from spikecal.progress import Progress, Watching, watched
 from spikecal.settings import whole
 from spikecal.workdir import Workdir, fingerprint
 
@@ -113,7 +114,7 @@ def distill(
     seed: int = 0,
     workdir: str | Path | None = None,
     memory: int | str | None = None,
-    progress: Progress | None = None,
+    progress: Watching = None,
     report: Report | None = None,
 ) -> Distilled:
     """`n` images on which the statistics entering every BN of `model`, or of several, are those of its training data.
@@ -141,12 +142,9 @@ def distill(
         told = [[str(t.network), list(t.network.state_dict()), t.card.to_dict()] for t in teachers]
         tensors = [tensor for t in teachers for tensor in t.network.state_dict().values()]
         store = Workdir(Path(workdir), fingerprint(tensors, [facts, told]), "distillation")
-    try:
-        run = _Run(teachers, settings, shape, seed, store, progress or Silent(), report)
+    with watched(progress) as watcher, store or nullcontext():
+        run = _Run(teachers, settings, shape, seed, store, watcher, report)
         found = run.batches(parts, made, labels)
-    finally:
-        if store is not None:
-            store.close()
     images, kept, losses = (torch.cat([b[0] for b in found]), [b[1] for b in found], [b[2] for b in found])
     right = [one.right for one in losses if one.right is not None]
     if right and (share := sum(right) / len(right)) < FEW_RIGHT:

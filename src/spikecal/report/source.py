@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,12 @@ from torch import Tensor
 from spikecal.analysis.evaluate import original, same_weights
 from spikecal.analysis.measures import ACCURACY, MEASURES, from_stored
 from spikecal.analysis.timing import Timing, timing
-from spikecal.calibration.calibrators import Calibrator, Weights
 from spikecal.calibration.histogram import BINS, PARTS, Histogram
 from spikecal.calibration.sweep import StageRecord
 from spikecal.data.card import Card
 from spikecal.errors import ConfigError, FileError
 from spikecal.graph.graph import Graph, describe
-from spikecal.pipeline import PRESETS, Pipeline
+from spikecal.pipeline import Pipeline, title_of
 from spikecal.result import Result
 from spikecal.snn.network import SpikingNetwork
 from spikecal.snn.origin import Timings
@@ -53,13 +52,7 @@ class Source:
     @property
     def method(self) -> str:
         """The pipeline's name, or what it calibrates."""
-        if self.pipeline is None:
-            return ""
-        for name, preset in PRESETS.items():
-            if _bare(preset) == _bare(self.pipeline):
-                return name.upper()
-        parts = [part.label for part in self.pipeline.parts]
-        return " + ".join(parts) if parts else "thresholds only"
+        return "" if self.pipeline is None else title_of(self.pipeline)
 
     @property
     def optimised(self) -> bool | None:
@@ -85,12 +78,6 @@ class Source:
     def conversion_seconds(self, T: int) -> float | None:
         """What a conversion for this T alone takes, where the timings are known."""
         return self.timings.alone().get(T)
-
-
-def _bare(pipeline: Pipeline) -> Pipeline:
-    """The method without its numbers of images and iterations."""
-    same = replace(pipeline, threshold=replace(pipeline.threshold, images=1))
-    return same.changed(Calibrator, images=1).changed(Weights, iterations=1)
 
 
 def originals_of(sources: Sequence[Source]) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from spikecal.errors import ConfigError, SpikecalError
 from spikecal.files import check_folder, write_whole
-from spikecal.progress import Progress
+from spikecal.progress import Progress, has_bars
 from spikecal.reproduce.picture import draw
 from spikecal.reproduce.render import heading, markdown, measured, sections
 from spikecal.reproduce.run import choose_models, make_plan, pending, run
@@ -66,7 +66,7 @@ def reproduce_table(asked: Reproduction, progress: Progress | None, say: Say) ->
     def tell(cell: str, seconds: float, left: float) -> None:
         say(f"{cell} ({duration(seconds)}), about {duration(left)} left")
 
-    found = run(plan, asked.output, progress, tell if progress is None else None, asked.memory)
+    found = run(plan, asked.output, progress, None if has_bars(progress) else tell, asked.memory)
     summary = {**summarise(plan, found), "command": asked.command}
     files: tuple[Path, ...] = asked.output / f"{table.name}.json", asked.output / f"{table.name}.md"
     write_whole(files[0], json.dumps(summary, indent=1, ensure_ascii=False) + "\n")

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from spikecal.analysis.checking import COLUMNS, stage_rows
 from spikecal.analysis.estimate import estimate
 from spikecal.analysis.inspection import inspect
 from spikecal.arguments import steps_of
@@ -83,17 +84,13 @@ def check_model(
     facts: dict[str, Any] = {"model": model, "converts": True, "input": list(shape[1:]), "shape": list(shape)}
     facts["stages"] = found.stages
     facts["estimate"] = {"T": T, "pipeline": name, "seconds": found.seconds, "bytes": found.bytes}
-    rows = [
-        (f["stage"], f["kind"], ", ".join(f["operations"]), "×".join(map(str, f["shape"])), f"{f['parameters']:,}")
-        for f in found.stages
-    ]
-    columns = ("stage", "kind", "operations", ">shape", ">parameters")
+    rows = stage_rows(found.stages)
     cost = (
         f"{len(rows)} stages; {name} at T = {T} would take about {duration(found.seconds)} and "
         f"{size(found.bytes)} of memory for {pipeline.fixed.images:,} inputs of {'×'.join(map(str, shape))} "
         f"(less memory: it goes to disk)"
     )
-    return Outcome(facts, [Table(f"{model}: converts", columns, rows), Line(cost)])
+    return Outcome(facts, [Table(f"{model}: converts", COLUMNS, rows), Line(cost)])
 
 
 def _refused(model: str, error: ConversionError) -> Outcome:

@@ -23,7 +23,7 @@ from spikecal.distillation.distill import Distilled, distill
 from spikecal.errors import ConfigError, DataError, refuse_unreadable
 from spikecal.graph.lowering.lower import lower
 from spikecal.pipeline import Plan
-from spikecal.progress import Progress
+from spikecal.progress import Progress, has_bars
 from spikecal.report.source import Source
 from spikecal.result import Result
 from spikecal.snn.origin import Timings
@@ -230,5 +230,5 @@ def distilled_for(asked: Conversion, network: nn.Module, card: Card, progress: P
         workdir=None if asked.workdir is None else asked.workdir / FOLDER,
         memory=asked.memory,
         progress=progress,
-        report=None if progress is not None else lambda *batch: say(batch_line(*batch)),
+        report=None if has_bars(progress) else lambda *batch: say(batch_line(*batch)),
     )

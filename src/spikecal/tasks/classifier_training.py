@@ -10,7 +10,7 @@ from spikecal.data.images import Data, data_fingerprint, unreadable_files
 from spikecal.data.prepare import Loader
 from spikecal.data.sources import load_data
 from spikecal.errors import ConfigError, DataError, refuse_unreadable
-from spikecal.progress import Progress
+from spikecal.progress import Progress, has_bars
 from spikecal.tasks.outcome import Line, Outcome, duration, percent, size, unreadable_facts, unreadable_lines
 from spikecal.tasks.requests import Training
 from spikecal.tasks.task import Say
@@ -60,7 +60,7 @@ def train_classifier(asked: Training, progress: Progress | None, say: Say) -> Ou
         every=asked.every,
         strict=strict,
         progress=progress,
-        report=None if progress is not None else lambda record: say(epoch_line(record, recipe.epochs)),
+        report=None if has_bars(progress) else lambda record: say(epoch_line(record, recipe.epochs)),
     )
     output = asked.output
     dtype = export_weights(network, output, used if asked.half else None, card, recipe.seed)

@@ -12,7 +12,7 @@ from spikecal.detection.precision import evaluate
 from spikecal.detection.sources import load_boxes
 from spikecal.detection.training import train
 from spikecal.errors import ConfigError, refuse_unreadable
-from spikecal.progress import Progress
+from spikecal.progress import Progress, has_bars
 from spikecal.tasks.outcome import Line, Outcome, duration, percent, size
 from spikecal.tasks.requests import Training
 from spikecal.tasks.task import Say
@@ -57,7 +57,7 @@ def train_detector(asked: Training, progress: Progress | None, say: Say) -> Outc
         strict=asked.strict,
         progress=progress,
         report=None
-        if progress is not None
+        if has_bars(progress)
         else lambda record: say(epoch_line(record, recipe.epochs, "mAP50 ", "validation")),
     )
     seen = images.sample(CHECKED, recipe.seed)

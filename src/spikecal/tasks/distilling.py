@@ -9,7 +9,7 @@ from spikecal.distillation.distill import IMAGES, Distilled, distill
 from spikecal.distillation.inversion import Losses
 from spikecal.errors import ConfigError
 from spikecal.files import check_folder, check_output
-from spikecal.progress import Progress
+from spikecal.progress import Progress, has_bars
 from spikecal.tasks.outcome import Line, Outcome, Table, asides, duration, percent, size
 from spikecal.tasks.task import Say
 from spikecal.zoo.detectors import is_detector
@@ -67,7 +67,7 @@ def distill_images(asked: Distillation, progress: Progress | None, say: Say) -> 
         seed=asked.seed,
         workdir=asked.workdir,
         progress=progress,
-        report=None if progress is not None else lambda *batch: say(batch_line(*batch)),
+        report=None if has_bars(progress) else lambda *batch: say(batch_line(*batch)),
     )
     seconds = time.perf_counter() - started
     made.save(output)

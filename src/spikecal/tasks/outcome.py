@@ -7,19 +7,11 @@ from typing import Any
 
 from spikecal.errors import SpikecalError
 from spikecal.memory import in_words
+from spikecal.progress import duration as duration
+from spikecal.tables import Table as Table
 
 size = in_words  # bytes for people: 1.2 MB
 SCREENFUL = 20  # unreadable files that are listed; the facts have all of them
-
-
-@dataclass(frozen=True)
-class Table:
-    """A column whose name begins with `>` is set flush right."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    caption: str | None = None
 
 
 def table_of(title: str, order: Sequence[str], rows: Sequence[Mapping[str, str]], caption: str) -> Table:
@@ -79,12 +71,6 @@ def unreadable_lines(unreadable: Mapping[str, str], and_so: str = " and were lef
 
 def unreadable_facts(unreadable: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"file": file, "reason": reason} for file, reason in unreadable.items()]
-
-
-def duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def percent(share: float) -> str:

@@ -1,0 +1,80 @@
+"""`spikecal.check`: a dry run. What a network would become, what is refused and why, memory and time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from spikecal.analysis.estimate import Estimate, estimate
+from spikecal.arguments import DEFAULT_T, check_model, checked_keep, home_of, steps_of
+from spikecal.errors import ConversionError, DataError
+from spikecal.memory import in_words
+from spikecal.pipeline import AUTO, Plan, resolve_plan
+from spikecal.progress import duration
+from spikecal.tables import Table
+from spikecal.tensors import as_tensor
+
+COLUMNS = ("stage", "kind", "operations", ">shape", ">parameters")
+
+
+@dataclass(frozen=True, repr=False)
+class Check:
+    """Whether a network converts. `refused` has an error for every place that does not, `estimate` what it would take.
+
+    `stages` are those it would have: name, kind, operations, shape and parameters of each.
+    """
+
+    name: str
+    T: int
+    refused: tuple[ConversionError, ...] = ()
+    estimate: Estimate | None = None
+
+    @property
+    def converts(self) -> bool:
+        return self.estimate is not None
+
+    @property
+    def stages(self) -> list[dict[str, Any]]:
+        return [] if self.estimate is None else self.estimate.stages
+
+    def table(self) -> Table:
+        """Its stages, or the places that are refused."""
+        if self.estimate is None:
+            rows = [(error.layer, error.found, error.hint) for error in self.refused]
+            return Table(f"{self.name}: refused", ("layer", "found", "what to do"), rows)
+        cost = f"at T = {self.T} about {duration(self.estimate.seconds)} and {in_words(self.estimate.bytes)} of memory"
+        return Table(f"{self.name}: converts", COLUMNS, stage_rows(self.stages), f"{len(self.stages)} stages; {cost}")
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+def check(
+    model: nn.Module, x: Any, T: int = DEFAULT_T, pipeline: Plan | str = AUTO, *, keep: Sequence[str] = ()
+) -> Check:
+    """A dry run on some images `x` `[N, ...]`: nothing is converted, and what cannot be is not raised but told."""
+    check_model(model)
+    (steps,) = steps_of(T)
+    images = as_tensor(x)
+    if not isinstance(images, Tensor) or not images.is_floating_point() or images.ndim < 2 or not len(images):
+        raise DataError("check takes some images as a tensor of floats [N, ...], normalised as in training")
+    name, home = type(model).__name__, home_of(model)
+    try:
+        found = estimate(model, images.to(*home), checked_keep(keep), steps, resolve_plan(pipeline))
+    except ConversionError as error:
+        return Check(name, steps, refused=(error, *error.others))
+    return Check(name, steps, estimate=found)
+
+
+def stage_rows(stages: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """A line a stage, for tables with `COLUMNS`."""
+    return [
+        (f["stage"], f["kind"], ", ".join(f["operations"]), "×".join(map(str, f["shape"])), f"{f['parameters']:,}")
+        for f in stages
+    ]
