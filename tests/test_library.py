@@ -35,7 +35,7 @@ def test_every_error_is_public_and_every_public_name_is_there() -> None:
 def test_check_tells_what_converts_and_what_it_takes() -> None:
     found = spikecal.check(residual(), images(4), T=8, pipeline="lcp")
     assert found.converts and not found.refused and found.estimate is not None and found.estimate.seconds > 0
-    assert [stage["stage"] for stage in found.stages][0] == "relu"
+    assert found.stages[0]["stage"] == "relu"
     assert "Residual: converts" in str(found) and "at T = 8 about" in repr(found) and "<table>" in found._repr_html_()
 
 

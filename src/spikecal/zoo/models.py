@@ -87,8 +87,12 @@ EMBEDDED = {name: f"{name}.safetensors" for name in ("resnet20", "resnet20-nobn"
 ZOO: dict[str, Entry] = {**_cifar_zoo(), **_imagenet_zoo()}
 
 
-def load_model(spec: str, weights: Path | None = None) -> tuple[nn.Module, Card]:
-    """The trained model of `spec`, in eval mode: with `weights`, or with its own where it has some."""
+def load_model(spec: str, weights: str | Path | None = None) -> tuple[nn.Module, Card]:
+    """The trained model of `spec`, in eval mode: with `weights`, or with its own where it has some.
+
+    `spec` is what `spikecal convert` takes: `resnet20`, `torchvision:NAME`, `file.py:function` and so on.
+    """
+    weights = None if weights is None else Path(weights)
     package, _, name = spec.partition(":")
     if weights is None and package in PACKAGES and name:
         model, card = PACKAGES[package].load(spec, name)
