@@ -93,10 +93,13 @@ def checked_number(name: str, value: Any, least: int, below: int | None = None) 
     return number
 
 
-def memory_of(memory: int | str | None) -> int:
-    """Bytes to use before going to disk: a number of them, or a size such as "2G"; half of what is free by default."""
+def memory_of(memory: int | str | None, processes: int = 1) -> int:
+    """Bytes to use before going to disk: a number of them, or a size such as "2G".
+
+    By default half of what is free, shared by the `processes` of this machine.
+    """
     if memory is None:
-        return free_memory() // 2
+        return free_memory() // 2 // processes
     if not isinstance(memory, str):
         return checked_number("memory", memory, 0)
     try:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from spikecal.graph.stages import partition, with_joints
 from spikecal.phases import Context, histograms, run_phases, set_neurons
 from spikecal.pipeline import AUTO, Effort, Plan
 from spikecal.progress import Watching, watched
+from spikecal.ranks import current, together
 from spikecal.result import Result
 from spikecal.snn.network import SpikingNetwork, weights_channels_last
 from spikecal.snn.origin import Origin, Timings
@@ -49,6 +51,7 @@ logger = logging.getLogger(__name__)
 COUNTED = 0.875  # of the memory to use; the rest is what the allocator holds without anyone using it
 
 
+@together
 @torch.inference_mode(False)
 def convert(
     model: nn.Module,
@@ -81,7 +84,8 @@ def convert(
     model = unwrapped(model)
     keep = checked_keep(keep)
     seed = checked_number("seed", seed, 0, 2**63)
-    budget = memory_of(memory)
+    ranks = current()
+    budget = memory_of(memory, ranks.neighbours)
     micro_batch = None if micro_batch is None else checked_number("micro_batch", micro_batch, 1)
     plan, choices = plan_of(pipeline, effort), choices_of(T, latency)
     plan.fixed.check_usable()
@@ -93,8 +97,10 @@ def convert(
     started = time.perf_counter()
     graph = _lowered(model, chosen, keep, plan)
     timings = Timings(lowering=time.perf_counter() - started)
-    work = None if workdir is None else _opened(workdir, graph, chosen, plan, [choices, seed, list(keep), micro_batch])
-    with watched(progress) as watcher, work or nullcontext():
+    identity = partial(_identity, graph, chosen, plan, [choices, seed, list(keep), micro_batch])
+    ranks.agree("convert", lambda: {**identity(), "working directory": workdir is not None, "records": records})
+    work = None if workdir is None else Workdir(Path(workdir), fingerprint([], identity()), ranks=ranks)
+    with watched(ranks.shown(progress)) as watcher, work or nullcontext():
         context = Context(
             ann=graph,
             images=chosen,
@@ -105,6 +111,7 @@ def convert(
             records=records,
             progress=watcher,
             workdir=work,
+            ranks=ranks,
         )
         result = _calibrated(context, plan, choices, timings, dtype)
     result.describe(images=len(chosen), keep=tuple(keep))
@@ -123,11 +130,15 @@ def _lowered(model: nn.Module, images: list[Inputs], keep: Sequence[str], plan: 
     return graph
 
 
-def _opened(workdir: str | Path, graph: Graph, images: list[Inputs], plan: Plan, settings: list[Any]) -> Workdir:
-    """The working directory of this conversion and no other."""
-    identity = [plan.to_dict(), *plan.fixed.own_code(), *settings, [__version__, torch.__version__], describe(graph)]
-    tensors = [t for node in graph.nodes.values() for t in node.op.tensors().values()]
-    return Workdir(Path(workdir), fingerprint([*tensors, *(x for image in images for x in image)], identity))
+def _identity(graph: Graph, images: list[Inputs], plan: Plan, settings: list[Any]) -> dict[str, Any]:
+    """All that a conversion depends on: the working directory is of this one and no other, and ranks agree on it."""
+    return {
+        "version": [__version__, torch.__version__],
+        "network": fingerprint([], describe(graph)),
+        "weights": fingerprint([t for node in graph.nodes.values() for t in node.op.tensors().values()], []),
+        "images": fingerprint([x for image in images for x in image], []),
+        "settings": [plan.to_dict(), *plan.fixed.own_code(), *settings],
+    }
 
 
 def _calibrated(context: Context, plan: Plan, choices: list[Choice], timings: Timings, dtype: torch.dtype) -> Result:

@@ -45,6 +45,10 @@ class TrainingError(SpikecalError):
     """Training cannot go on."""
 
 
+class RankError(SpikecalError):
+    """Another process of the same task is lost, stuck or has failed."""
+
+
 def refuse_unreadable(data: str, unreadable: Mapping[str, str]) -> None:
     """What `--strict` does about images that cannot be read; `unreadable` says of each file why."""
     if unreadable:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 import torch
@@ -21,6 +21,7 @@ from spikecal.graph.ops import Spike, frozen
 from spikecal.graph.passes import set_pool_units
 from spikecal.pipeline import Phase, Pipeline
 from spikecal.progress import Progress
+from spikecal.ranks import Ranks
 from spikecal.snn.execute import CALL_FLOATS, Shapes, images_per_call, largest_value, shapes_of, steps_per_call
 from spikecal.snn.network import SpikingNetwork
 from spikecal.usercode import is_own
@@ -44,6 +45,7 @@ class Context:
     records: bool
     progress: Progress
     workdir: Workdir | None
+    ranks: Ranks = field(default_factory=Ranks)
 
     @cached_property
     def shapes(self) -> Shapes:
@@ -68,8 +70,8 @@ def histograms(context: Context) -> tuple[dict[str, Histogram], float]:
         return {name: Histogram(*(done[0][f"{name}:{part}"].to(device) for part in PARTS)) for name in names}, took
     started = time.perf_counter()
     grouped = batches(images, images_per_call(context.shapes, 1), ())
-    context.progress.phase("thresholds", len(grouped), None)
-    found = observe(context.ann, grouped, _shapes(context.ann, grouped), context.progress)
+    context.progress.phase("thresholds", len(context.ranks.share(len(grouped))), None)
+    found = observe(context.ann, grouped, _shapes(context.ann, grouped), context.progress, context.ranks)
     took = time.perf_counter() - started
     if context.workdir:
         tensors = {f"{name}:{part}": getattr(h, part) for name, h in found.items() for part in PARTS}
@@ -78,7 +80,11 @@ def histograms(context: Context) -> tuple[dict[str, Histogram], float]:
 
 
 def set_neurons(
-    network: SpikingNetwork, histograms: dict[str, Histogram], pipeline: Pipeline, dtype: torch.dtype, shapes: Shapes
+    network: SpikingNetwork,
+    histograms: dict[str, Histogram],
+    pipeline: Pipeline,
+    dtype: torch.dtype,
+    shapes: Shapes,
 ) -> None:
     """Give every layer its kind of neuron, its threshold and the half step of rounding."""
     largest = pipeline.neuron.alphabet[-1]
@@ -121,6 +127,8 @@ def run_phases(context: Context, network: SpikingNetwork, per_image: float) -> l
     """All phases of the pipeline, in order; `per_image` are the seconds of the ANN, for the estimate."""
     records: list[StageRecord] = []
     aim = context.ann
+    ends = (stage.end.op for stage in network.stages if stage.spiking)
+    context.ranks.same([tensor for op in ends for tensor in op.tensors().values()])  # processors may round differently
     for index, phase in enumerate(context.phases()):
         if isinstance(phase, NetworkPhase):
             aim = on_whole_network(context, network, phase, index, per_image, aim)
@@ -134,7 +142,8 @@ def on_whole_network(
 ) -> Graph:
     """One phase on the whole network; returns what later sweeps aim at, which is `aim` so far."""
     rounding = partial(set_threshold, T=network.T, pipeline=context.pipeline)
-    whole = Whole(context.ann, aim, network, context.images[: images_of(phase)], context.seed, rounding)
+    used = context.images[: images_of(phase)]
+    whole = Whole(context.ann, aim, network, used, context.seed, rounding, context.ranks)
     key = f"T{network.T}/phase{index}"
     seconds = per_image * image_passes(phase, len(whole.images), network.T)
     context.progress.phase(f"T={network.T} {phase.label}", phase.rounds, seconds)
@@ -144,7 +153,8 @@ def on_whole_network(
     for number in range(done, phase.rounds):
         state = phase.advance(whole, state, number)
         last = number + 1 == phase.rounds
-        if context.workdir and (last or time.monotonic() - saved > SAVE_SECONDS):
+        due = last or time.monotonic() - saved > SAVE_SECONDS
+        if context.workdir and context.ranks.decided(due):
             context.workdir.save(key, state, number + 1)
             saved = time.monotonic()
         context.progress.advance()
@@ -195,6 +205,7 @@ def sweep(
             seed=context.seed,
             grouping=context.micro_batch is None,
             progress=context.progress,
+            ranks=context.ranks,
         ).run()
     finally:
         cache.close()

@@ -15,6 +15,7 @@ from spikecal.files import is_special, write_whole
 from spikecal.overview import overview
 from spikecal.pipeline import Pipeline, title_of
 from spikecal.progress import Watching
+from spikecal.ranks import writes
 from spikecal.settings import whole
 from spikecal.snn.file import write
 from spikecal.snn.network import SpikingNetwork
@@ -86,7 +87,9 @@ class Result:
         self.origin = self.origin.changed(**facts)
 
     def save(self, path: str | Path) -> None:
-        """Write one file with all networks, and beside it `path + ".json"` with the timings."""
+        """Write one file with all networks, and beside it `path + ".json"` with the timings; of several ranks, one."""
+        if not writes():
+            return
         layers = {name: histogram.layer() for name, histogram in self.histograms.items()}
         extra = {f"{name}:{part}": getattr(h, part) for name, h in layers.items() for part in PARTS}
         plans = {T: pipeline.to_dict() for T, pipeline in self.pipelines.items()}

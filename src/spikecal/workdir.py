@@ -6,41 +6,68 @@ from collections.abc import Iterable
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from spikecal.errors import ConfigError, FileError, visible
+from spikecal.errors import ConfigError, visible
 from spikecal.files import lock, write_whole
+from spikecal.ranks import Ranks, Refused
 
 
 class Workdir:
     """Finished steps of one run, each a safetensors file with a JSON record."""
 
-    def __init__(self, folder: Path, fingerprint: str, what: str = "conversion") -> None:
-        """Open `folder` for the conversion (`what`) with this fingerprint; a folder of another one is refused."""
-        self.folder, self.what = folder, what
-        marker = folder / f"{what}.json"
+    def __init__(
+        self,
+        folder: Path,
+        fingerprint: str,
+        what: str = "conversion",
+        ranks: Ranks = Ranks(),  # noqa: B008
+    ) -> None:
+        """Open `folder` for the conversion (`what`) with this fingerprint; a folder of another one is refused.
+
+        The first of several `ranks` keeps it from other processes and writes the steps; all of them have to see it.
+        """
+        self.folder, self.what, self._ranks = folder, what, ranks
+        self._file: IO[str] | None = None
+        refused: str | None = None
+        if ranks.first:
+            try:
+                self._open(fingerprint)
+            except ConfigError as error:
+                refused = str(error)
+        refused = ranks.decided(refused)
+        if refused is None and not all(seen for _, seen in ranks.gathered({}, self._marker.exists())):
+            refused = f"{folder} is not there on all ranks: choose one on a disk that they share"
+        if refused is not None:
+            self.close()
+            raise Refused(refused)
+
+    @property
+    def _marker(self) -> Path:
+        return self.folder / f"{self.what}.json"
+
+    def _open(self, fingerprint: str) -> None:
+        folder, marker = self.folder, self._marker
         if visible(str(folder)) != str(folder):
             raise ConfigError(f"the working directory {folder} has a name that cannot be read back: choose a plain one")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if not marker.exists():
-                write_whole(marker, json.dumps({"fingerprint": fingerprint}))
-            self._file = marker.open()
-        except (OSError, FileError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise ConfigError(f"the working directory {folder} cannot be used: {reason}") from error
-        try:
-            if not lock(self._file):
-                raise ConfigError(f"{folder} is being used by another process: wait for it, or choose another one")
-            self._compare(fingerprint)
-        except ConfigError:
-            self.close()
-            raise
+            new = not marker.exists()
+            self._file = marker.open("a+")
+        except OSError as error:
+            raise ConfigError(f"the working directory {folder} cannot be used: {error.strerror}") from error
+        if not lock(self._file):
+            raise ConfigError(f"{folder} is being used by another process: wait for it, or choose another one")
+        # only now: of two that start at once, one writes and the other is refused
+        if marker.stat().st_size == 0 and (new or list(folder.iterdir()) == [marker]):
+            self._file.write(json.dumps({"fingerprint": fingerprint}))
+            self._file.flush()
+        self._compare(self._file, fingerprint)
         for leftover in (*folder.glob("*.step.part"), *folder.glob("T*/**/*.part")):  # of a killed process
             leftover.unlink(missing_ok=True)
 
@@ -52,11 +79,13 @@ class Workdir:
 
     def close(self) -> None:
         """Let other processes use the folder."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
-    def _compare(self, fingerprint: str) -> None:
+    def _compare(self, file: IO[str], fingerprint: str) -> None:
+        file.seek(0)
         try:
-            known = json.load(self._file)["fingerprint"]
+            known = json.load(file)["fingerprint"]
         except (ValueError, KeyError, TypeError):
             known = None
         if known != fingerprint:
@@ -71,7 +100,19 @@ class Workdir:
         inner.folder = self.folder / name
         return inner
 
+    def of(self, ranks: Ranks) -> "Workdir":
+        """The same folder for some of the ranks, which write to it by themselves."""
+        own = copy(self)
+        own._ranks = ranks
+        return own
+
     def save(self, key: str, tensors: dict[str, Tensor], record: Any) -> None:
+        """Keep a finished step; no rank goes on before it is kept."""
+        if self._ranks.first:
+            self._save(key, tensors, record)
+        self._ranks.wait()
+
+    def _save(self, key: str, tensors: dict[str, Tensor], record: Any) -> None:
         whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         metadata = {"record": json.dumps(record), "sha256": _checksum(whole, record)}
         store(self._path(key), whole, metadata)
@@ -79,7 +120,7 @@ class Workdir:
     def load(self, key: str) -> tuple[dict[str, Tensor], Any] | None:
         """What `save` was given, or None where that step is still to be done."""
         path = self._path(key)
-        if not path.exists():
+        if not self._ranks.decided(path.exists()):
             return None
         try:
             with safe_open(path, "pt") as file:

@@ -13,7 +13,7 @@ from spikecal import AUTO, LCP, ConfigError, Pipeline, TemporalBias
 from spikecal.analysis.timing import timing
 from spikecal.choice import selection
 from spikecal.choice.candidates import Candidate
-from spikecal.choice.heldout import HELD_OUT, HeldOut
+from spikecal.choice.heldout import HELD_OUT, HeldOut, Network
 from spikecal.choice.placement import Placement, Trial
 from spikecal.choice.selection import Chooser, Selection, Tried, rival_of
 from spikecal.data.prepare import prepare
@@ -58,8 +58,8 @@ class Scripted(HeldOut):
 
     found: dict[str, Tensor]
 
-    def measured(self, key: str, pipeline: Pipeline, T: int, waits: Any, look: Any = None) -> Any:
-        return self.found[key.rpartition("/")[2]], {}
+    def measured(self, made: Network, look: Any = None) -> Any:
+        return self.found[made.key.rpartition("/")[2]], {}
 
 
 def chosen(monkeypatch: pytest.MonkeyPatch, **others: list[float]) -> Selection:
@@ -105,9 +105,9 @@ def test_waits_stay_only_if_the_chosen_pipeline_gains_by_them(monkeypatch: pytes
     """LCP gains by waiting; what is chosen after that must, too."""
     late, at_once = [1.0, 1.1, 1.2, 1.3], [1.02, 1.05, 1.3, 1.2]
 
-    def measured(self: HeldOut, key: str, pipeline: Pipeline, T: int, waits: Any, look: Any = None) -> Any:
-        values = [5.0, 6.0, 7.0, 8.0] if pipeline == FEW.fixed and not waits else [3.0] * 4
-        values = values if pipeline == FEW.fixed else late if waits else at_once
+    def measured(self: HeldOut, made: Network, look: Any = None) -> Any:
+        values = [5.0, 6.0, 7.0, 8.0] if made.pipeline == FEW.fixed and not made.waits else [3.0] * 4
+        values = values if made.pipeline == FEW.fixed else late if made.waits else at_once
         return torch.tensor(values), dict.fromkeys((s.name for s in partition(self.context.ann) if s.spiking), 1.0)
 
     good = Candidate("good", Pipeline(sweeps=((TemporalBias(images=24),),)))

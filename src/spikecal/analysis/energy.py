@@ -6,7 +6,7 @@ operation, on either side, so a network that fires at every step has T times as 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from math import prod
 from typing import Any, Literal
 
@@ -219,6 +219,21 @@ class EnergyMeter:
         for stage in windows.stages:
             for name, lead in windows.delays(stage).items():
                 self._delayed(values[name], n * prod(shapes[name][1:]), lead)
+
+    def tallies(self) -> dict[str, Any]:
+        """What was counted so far, as plain data: whole numbers, all of them."""
+        layers = {name: astuple(tally) for name, tally in self._layers.items()}
+        return {"images": self.images, "spikes": self.spikes, "layers": layers, "lines": self._lines}
+
+    def merge(self, tallies: Mapping[str, Any]) -> None:
+        """Add what another meter of the same network counted."""
+        self.images += tallies["images"]
+        self.spikes += tallies["spikes"]
+        for name, (stage, kind, *counts) in tallies["layers"].items():
+            known = self._layers.get(name, _Tally(stage, kind))
+            self._layers[name] = _Tally(stage, kind, *(a + b for a, b in zip(astuple(known)[2:], counts, strict=True)))
+        for name, (ann, snn) in tallies["lines"].items():
+            self._line(name, ann, snn)
 
     def result(self) -> Energy:
         n = max(self.images, 1)

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -11,12 +12,14 @@ from torch import Tensor, nn
 from spikecal.analysis.energy import Energy, EnergyMeter
 from spikecal.calibration.images import is_list_of_batches
 from spikecal.errors import ConfigError, DataError
-from spikecal.graph.graph import Graph
+from spikecal.graph.graph import Graph, describe
 from spikecal.graph.ops import Conv, Joint, Spike
 from spikecal.pipeline import Pipeline
 from spikecal.progress import Progress, Watching, watched
+from spikecal.ranks import Ranks, current, together
 from spikecal.snn.network import SpikingNetwork
 from spikecal.tensors import as_labels, as_tensor
+from spikecal.workdir import fingerprint
 
 BATCH = 250
 EXACT = 1e-9  # shares of whole images: what floats may differ by
@@ -97,6 +100,7 @@ def steps_needed(found: Iterable[Evaluation], points: float) -> Evaluation | Non
     return min(near, key=lambda e: e.T, default=None)
 
 
+@together
 def evaluate(
     snn: SpikingNetwork, data: Any, progress: Watching = None, *, ann: nn.Module | Graph | None = None
 ) -> Evaluation:
@@ -107,65 +111,129 @@ def evaluate(
     """
     if not isinstance(snn, SpikingNetwork):
         raise ConfigError(f"evaluate takes a spiking network, such as result.snn, not {type(snn).__name__}")
-    with watched(progress) as watcher:
+    with watched(current().shown(progress)) as watcher:
         return _evaluated(snn, data, watcher, ann)
 
 
 def _evaluated(snn: SpikingNetwork, data: Any, progress: Progress, ann: nn.Module | Graph | None) -> Evaluation:
-    images, right, agreed, ann_right, classes = 0, _zeros(snn), _zeros(snn), 0, 0
-    spikes, neurons = dict[str, int](), dict[str, int]()
-    meter = EnergyMeter(snn)
+    ranks = current()
+    ranks.agree("evaluate", lambda: {"network": fingerprint(snn.state_dict().values(), [snn.T, describe(snn.graph)])})
+    counts, meter, read = _Counts(snn.T), EnergyMeter(snn), Seen(ranks)
     home = next(snn.parameters())
     answers = None if ann is None else answering(ann)
-    labelled = True
-    for x, labels in batches(data, progress, _image_dims(snn.graph)):
+    for number, (x, labels) in enumerate(batches(data, progress, _image_dims(snn.graph))):
         if labels is None and answers is None:
             raise DataError("evaluation needs labels: batches of (images, labels); or the ANN to compare with")
+        read.add(x, labels)
         x = x.to(home.device, home.dtype)
+        calls = x.split(snn.images_per_call(x))  # few enough that their counts are still in the processor's caches
+        own = [calls[i] for i in ranks.each(len(calls), turn=number)]
+        if own:
+            first = sum(map(len, calls[: ranks.share(len(calls), turn=number).start]))
+            mine = slice(first, first + sum(map(len, own)))
+            counts.add(snn, own, meter, None if labels is None else labels[mine], answers and answers(x[mine]))
+    read.check("evaluate")
+    totals, whole = _Counts(snn.T), EnergyMeter(snn)
+    for _, (counted, tallied) in ranks.gathered({}, [asdict(counts), meter.tallies()]):
+        totals.merge(_Counts(**counted))
+        whole.merge(tallied)
+    return totals.evaluation(snn, whole.result(), answers is not None)
+
+
+@dataclass
+class _Counts:
+    """What is counted over images. All are whole numbers: the same in any order, and on any number of ranks."""
+
+    T: int
+    images: int = 0
+    right: list[int] = field(default_factory=list)  # after every step
+    agreed: list[int] = field(default_factory=list)
+    ann_right: int = 0
+    unlabelled: int = 0
+    classes: int = 0
+    spikes: dict[str, int] = field(default_factory=dict)
+    neurons: dict[str, int] = field(default_factory=dict)
+
+    def add(
+        self,
+        snn: SpikingNetwork,
+        calls: Sequence[Tensor],
+        meter: EnergyMeter,
+        labels: Tensor | None,
+        expected: Tensor | None,
+    ) -> None:
+        """Run some images, a call each, and count what comes out; `expected` are the ANN's answers."""
         chosen = []
-        for part in x.split(snn.images_per_call(x)):  # few enough that their counts are still in the processor's caches
+        for part in calls:
             run = snn.run(part)
             if not isinstance(run.outputs, Tensor) or run.outputs.ndim != 3:
                 raise DataError("accuracy needs a network with one output of classes; use run() for other networks")
             chosen.append(run.outputs.argmax(-1).cpu())
-            classes = run.outputs.shape[-1]
+            self.classes = run.outputs.shape[-1]
             meter.add((part,), run.spikes)
             for name, counts in run.spikes.items():
-                spikes[name] = spikes.get(name, 0) + int(counts.sum())
-                neurons[name] = neurons.get(name, 0) + counts.numel()
-        found, images = torch.cat(chosen, 1), images + len(x)
+                self.spikes[name] = self.spikes.get(name, 0) + int(counts.sum())
+                self.neurons[name] = self.neurons.get(name, 0) + counts.numel()
+        found = torch.cat(chosen, 1)
+        self.images += found.shape[1]
         if labels is None:
-            labelled = False
+            self.unlabelled += found.shape[1]
         else:
-            right += (found == _checked(labels, classes)).sum(1)
-        if answers is not None:
-            expected = answers(x)
-            agreed += (found == expected).sum(1)
-            ann_right += 0 if labels is None else int((expected == labels.cpu()).sum())
-    return Evaluation(
-        T=snn.T,
-        images=images,
-        accuracy=(right.double() / images).tolist() if labelled else [],
-        rates={name: spikes[name] / (neurons[name] * snn.T) for name in spikes},
-        agreement=[] if answers is None else (agreed.double() / images).tolist(),
-        ann=ann_right / images if labelled and answers is not None else None,
-        energy=meter.result(),
-        spikes=sum(spikes.values()),
-        neurons=sum(neurons.values()),
-        classes=classes,
-        latency=snn.latency,
-        interval=snn.interval,
-    )
+            self.right = _added(self.right, (found == _checked(labels, self.classes)).sum(1).tolist())
+        if expected is not None:
+            self.agreed = _added(self.agreed, (found == expected).sum(1).tolist())
+            self.ann_right += 0 if labels is None else int((expected == labels.cpu()).sum())
+
+    def merge(self, other: "_Counts") -> None:
+        self.images += other.images
+        self.right, self.agreed = _added(self.right, other.right), _added(self.agreed, other.agreed)
+        self.ann_right += other.ann_right
+        self.unlabelled += other.unlabelled
+        self.classes = max(self.classes, other.classes)
+        for own, more in ((self.spikes, other.spikes), (self.neurons, other.neurons)):
+            own.update({name: own.get(name, 0) + count for name, count in more.items()})
+
+    def evaluation(self, snn: SpikingNetwork, energy: Energy, compared: bool) -> Evaluation:
+        labelled = not self.unlabelled
+        return Evaluation(
+            T=self.T,
+            images=self.images,
+            accuracy=[count / self.images for count in self.right] if labelled else [],
+            rates={name: self.spikes[name] / (self.neurons[name] * self.T) for name in self.spikes},
+            agreement=[count / self.images for count in self.agreed] if compared else [],
+            ann=self.ann_right / self.images if labelled and compared else None,
+            energy=energy,
+            spikes=sum(self.spikes.values()),
+            neurons=sum(self.neurons.values()),
+            classes=self.classes,
+            latency=snn.latency,
+            interval=snn.interval,
+        )
+
+
+def _added(one: Sequence[int], two: Sequence[int]) -> list[int]:
+    """Sums after every step; nothing is all zeros."""
+    return [a + b for a, b in zip_longest(one, two, fillvalue=0)]
+
+
+class Seen:
+    """The images and labels that this rank was given: all ranks should be given the same, and take a share each."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks, self._prints = ranks, list[str]()
+
+    def add(self, images: Tensor, labels: Tensor | None) -> None:
+        if self._ranks.count > 1:
+            self._prints.append(fingerprint([images] if labels is None else [images, labels], []))
+
+    def check(self, call: str) -> None:
+        self._ranks.agree(call, lambda: {"images": fingerprint([], self._prints)})
 
 
 def _image_dims(graph: Graph) -> int | None:
     """Dimensions of one image, as far as a convolution tells."""
     weights = (node.op.tensors()["weight"] for node in graph.nodes.values() if isinstance(node.op, Conv))
     return next((weight.ndim - 1 for weight in weights), None)
-
-
-def _zeros(snn: SpikingNetwork) -> Tensor:
-    return torch.zeros(snn.T, dtype=torch.int64)
 
 
 def _checked(labels: Tensor, classes: int) -> Tensor:
@@ -259,12 +327,14 @@ def _same(one: Tensor, two: Tensor) -> bool:
 @torch.no_grad()
 def accuracy(model: nn.Module | Graph, data: Any, progress: Progress | None = None) -> float:
     """Share of right answers of an ordinary network."""
-    right = images = 0
+    right, images, ranks = 0, 0, current()
     answers = answering(model)
-    for x, labels in labelled_batches(data, progress):
-        right += int((answers(x) == labels.cpu()).sum())
+    for number, (x, labels) in enumerate(labelled_batches(data, progress)):
+        ranks.beat()
         images += len(x)
-    return right / images
+        if number % ranks.count == ranks.rank:
+            right += int((answers(x) == labels.cpu()).sum())
+    return int(ranks.counted(torch.tensor(right))) / images
 
 
 def labelled_batches(data: Any, progress: Progress | None) -> Iterator[tuple[Tensor, Tensor]]:

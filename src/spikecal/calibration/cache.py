@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -118,7 +119,7 @@ class Cache:
         if in_memory:
             flat = torch.empty(shape, dtype=like.dtype, device=like.device)
         else:
-            path = self._directory() / "samples"
+            path = self._directory() / f"samples-{uuid4().hex}"  # other ranks may have some there
             flat = torch.from_file(str(path), shared=True, size=prod(shape), dtype=like.dtype).view(shape)
             path.unlink()  # it is there as long as the tensor is
         return flat.permute(0, 3, 1, 2) if wide else flat

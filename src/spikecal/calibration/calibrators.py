@@ -140,6 +140,7 @@ class Weights(Calibrator):
                     current = mean_current(stage, sample, learned)
                 slope = 2 * share / len(current)  # of squares, summed over an image
                 current.backward(excess(stage.end.op, current.detach(), sample.target, view.T).mul_(slope))
+            samples.add_up(parameters)
             optimiser.step()
             schedule.step()
         return Update(weights={name: weight.detach() for name, weight in learned.items()})

@@ -1,12 +1,14 @@
 """How far a spiking network's outputs are from the ANN's, image by image: what choices between networks are made by."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from spikecal.calibration.images import Inputs
 from spikecal.graph.graph import Graph
+from spikecal.ranks import Ranks
 from spikecal.snn.network import SpikingNetwork
 
 Outputs = Sequence[Mapping[str, Tensor]]  # of every batch: output -> `[N, ...]`
@@ -19,19 +21,35 @@ def ann_outputs(graph: Graph, batches: Sequence[Inputs]) -> Outputs:
     return [{name: value for name, value in graph.walk(*batch) if name in wanted} for batch in batches]
 
 
-def divergences(network: SpikingNetwork, batches: Sequence[Inputs], targets: Outputs) -> Tensor:
-    """How far a network is from `targets`, one number per image `[N]` in float64."""
-    return distances([network.output_values(*batch) for batch in batches], targets)
+def divergences(
+    network: SpikingNetwork, batches: Sequence[Inputs], targets: Outputs, ranks: Ranks | None = None
+) -> Tensor:
+    """How far a network is from `targets`, one number per image `[N]` in float64; each of `ranks` runs some calls."""
+    ranks = ranks or Ranks()
+    parts = [part for batch, target in zip(batches, targets, strict=True) for part in _calls(network, batch, target)]
+    found = [network.output_values(*parts[i][0]) for i in ranks.each(len(parts))]
+    return distances(found, [target for _, target in parts], ranks)
 
 
-def distances(found: Outputs, targets: Outputs) -> Tensor:
+def _calls(network: SpikingNetwork, batch: Inputs, target: Mapping[str, Tensor]) -> Iterator[tuple[Inputs, Any]]:
+    """What the network runs in one call each, cut as it would cut it."""
+    size = network.images_per_call(*batch)
+    for i in range(0, len(batch[0]), size):
+        yield tuple(x[i : i + size] for x in batch), {name: value[i : i + size] for name, value in target.items()}
+
+
+def distances(found: Outputs, targets: Outputs, ranks: Ranks | None = None) -> Tensor:
     """How far outputs are from others, one number per image `[N]` in float64.
 
     For one output of scores `[N, K]` it is KL(ANN || SNN) of the classes. For others it is the squared error over the
-    variance of the ANN's outputs, added up over them.
+    variance of the ANN's outputs, added up over them. With several `ranks`, `found` is this one's share of `targets`.
     """
+    ranks = ranks or Ranks()
     variances = {} if are_scores(targets[0]) else {name: variance(name, targets) for name in targets[0]}
-    return torch.cat([divergence(target, out, variances) for target, out in zip(targets, found, strict=True)])
+    own = (targets[i] for i in ranks.share(len(targets)))
+    each = [divergence(target, out, variances) for target, out in zip(own, found, strict=True)]
+    none = next(iter(targets[0].values())).new_empty(0, dtype=torch.float64)
+    return ranks.joined(torch.cat([none, *each]))
 
 
 def divergence(

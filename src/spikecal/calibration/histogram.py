@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spikecal.ranks import Ranks
+
 BINS = 2048
 PARTS = ("counts", "exponent", "maximum", "clipped")  # what a histogram is made of, in files
 
@@ -43,6 +45,19 @@ class Histogram:
             parts.append(torch.bincount(index.flatten(), minlength=width * (BINS + 1)).reshape(width, BINS + 1))
         clipped = torch.zeros_like(exponent, dtype=torch.int64) if clip is None else (rows >= clip).sum(0)
         return cls(torch.cat(parts), exponent, maximum, clipped)
+
+    @classmethod
+    def empty(cls, channels: int, device: torch.device) -> "Histogram":
+        """The histogram of no values at all."""
+        maximum = torch.zeros(channels, dtype=torch.float64, device=device)
+        counts = torch.zeros(channels, 1 + BINS, dtype=torch.int64, device=device)
+        return cls(counts, _exponent(maximum), maximum, torch.zeros_like(counts[:, 0]))
+
+    def everywhere(self, ranks: Ranks) -> "Histogram":
+        """Merged with those of all other ranks: counts are whole numbers, and add up to the same in any order."""
+        exponent = ranks.largest(self.exponent)
+        counts = ranks.counted(torch.cat([self._widened(exponent), self.clipped[:, None]], 1))
+        return Histogram(counts[:, :-1].contiguous(), exponent, ranks.largest(self.maximum), counts[:, -1].contiguous())
 
     def merge(self, other: "Histogram") -> "Histogram":
         exponent = torch.maximum(self.exponent, other.exponent)

@@ -35,9 +35,9 @@ class ReadOut(NetworkPhase):
         network, grouped = whole.network, batches(whole.images, 16, ())
         tried = warm_ups(network.T)
         targets = ann_outputs(whole.ann, grouped)
-        found = [network.outputs_after(*batch, warm_ups=tried) for batch in grouped]
-        each = [distances([outputs[i] for outputs in found], targets) for i in range(len(tried))]
-        return {"warm_up": torch.tensor(best(tried, each))}
+        found = [network.outputs_after(*grouped[i], warm_ups=tried) for i in whole.ranks.each(len(grouped))]
+        each = [distances([outputs[i] for outputs in found], targets, whole.ranks) for i in range(len(tried))]
+        return {"warm_up": torch.tensor(whole.ranks.decided(best(tried, each)))}
 
     def finish(self, whole: Whole, state: State) -> Graph:
         whole.network.warm_up = int(state["warm_up"])

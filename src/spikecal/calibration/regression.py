@@ -179,18 +179,26 @@ class Rows:
 
 def gather(view: StageView, blocks: Sequence[Block], images: int) -> Rows:
     """Rows of positions drawn by the stage's seed, as many as memory and time allow, evenly from all images."""
-    calls, dim = view.first_calls(images), blocks[0].dim
+    calls, dim = view.first_calls_of_all(images), blocks[0].dim
     sizes = [positions(view, call, dim) for call in calls]
     total, generator = sum(map(prod, sizes)), torch.Generator().manual_seed(view.seed)
     wanted = row_count(blocks, total)
-    found, passed = [], 0
+    found, passed = [_no_rows(blocks, view.like)], 0
     for call, size in zip(calls, sizes, strict=True):
         before, passed = passed, passed + prod(size)
         share = passed * wanted // total - before * wanted // total
         chosen = torch.randperm(prod(size), generator=generator)[:share].sort().values
-        found.append(_rows(view, blocks, call, torch.unravel_index(chosen.to(view.cache.device), size)))
-    *features, predicted, low, high = (torch.cat(parts, -2) for parts in zip(*found, strict=True))
+        if view.has(call):
+            found.append(_rows(view, blocks, call, torch.unravel_index(chosen.to(view.cache.device), size)))
+    *features, predicted, low, high = (view.collected(torch.cat(parts, -2), -2) for parts in zip(*found, strict=True))
     return Rows(features, predicted.double(), low.double(), high.double())
+
+
+def _no_rows(blocks: Sequence[Block], like: Tensor) -> list[Tensor]:
+    """What a rank without images has of all that `_rows` gives."""
+    wide = [sum(branch.op.weight[0].numel() for branch in block.branches) for block in blocks]
+    features = [like.new_empty(block.groups, 0, width) for block, width in zip(blocks, wide, strict=True)]
+    return [*features, *[like.new_empty(0, like.shape[blocks[0].dim])] * 3]
 
 
 def _rows(view: StageView, blocks: Sequence[Block], call: range, where: tuple[Tensor, ...]) -> list[Tensor]:

@@ -43,21 +43,21 @@ class RefineThreshold(Calibrator):
     @torch.no_grad()
     def solve(self, view: StageView) -> Update:
         calls = view.first_calls(self.images)
-        count = sum(len(view.target(call)) for call in calls)
+        channels = view.like.shape[view.channel]
         factors = [1.0, *torch.linspace(self.least, self.most, self.grid).tolist()]  # of equals the first is taken
         found = []
         for factor in factors:
-            total, squares = (sum(parts) / count for parts in zip(*_moments(view, calls, factor), strict=True))
+            total, squares = view.mean(_moments(view, calls, factor), self.images, 2 * channels).chunk(2)
             found.append(squares - total.square())
         best = torch.stack(found).argmin(0)
         theta = view.spike.height(1)
         return Update(scale=torch.tensor(factors, dtype=theta.dtype, device=theta.device)[best])
 
 
-def _moments(view: StageView, calls: list[range], factor: float) -> Iterator[tuple[Tensor, Tensor]]:
-    """`[C]` each: error and squared error with all thresholds scaled, summed over images, a mean over positions."""
+def _moments(view: StageView, calls: list[range], factor: float) -> Iterator[Tensor]:
+    """`[2 C]`: error and squared error with all thresholds scaled, summed over images, a mean over positions."""
     end = replace(view.stage.end, op=view.spike.scaled(torch.full_like(view.spike.height(1), factor)))
     stage = replace(view.stage, nodes=(*view.stage.nodes[:-1], end))
     for call in calls:
         error = view.target(call) - view.mean_output(call, stage)
-        yield over_positions(error, view.channel), over_positions(error.square(), view.channel)
+        yield torch.cat([over_positions(error, view.channel), over_positions(error.square(), view.channel)])

@@ -1,13 +1,15 @@
 """What weights calibration learns from: mean inputs of a stage and the ANN's values at its end, in minibatches."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import torch
 from torch import Tensor
 
+from spikecal.ranks import Ranks
 from spikecal.snn.execute import Shapes
+from spikecal.tensors import channels_last
 
 LEARNED_FLOATS = 1 << 26  # numbers of the value at a stage's end that a gradient is computed of at once
 
@@ -19,34 +21,53 @@ class Sample:
     inputs: dict[str, Tensor]
     target: Tensor
     shapes: Shapes
+    first: int = 0  # the number of the first of these images among those of all ranks
+    of: int = 0  # images that all ranks have
 
     def take(self, chosen: Tensor, device: torch.device) -> "Sample":
         inputs = {name: rows(value, chosen).to(device) for name, value in self.inputs.items()}
         return Sample(inputs, rows(self.target, chosen).to(device), self.shapes)
 
+    def own(self, chosen: Tensor) -> Tensor:
+        """Of numbers among the images of all ranks those that are here, as numbers among these."""
+        here = chosen - self.first
+        return here[(here >= 0) & (here < len(self.target))].to(self.target.device)
+
 
 @dataclass
 class Samples:
-    """What minibatches are drawn from, grouped by image size; where that is too much for memory, on disk."""
+    """What minibatches are drawn from, grouped by image size; where that is too much for memory, on disk.
+
+    All ranks draw the same images, and each has a share of them.
+    """
 
     groups: list[Sample]
     generator: torch.Generator
     device: torch.device
+    ranks: Ranks
 
     def first(self, size: int) -> Sample:
         """The first images of the largest size, `size` of them or as many as large images allow."""
         group = max(self.groups, key=lambda group: prod(group.target.shape[1:]))
         most = max(1, LEARNED_FLOATS // prod(group.target.shape[1:]))
-        chosen = torch.arange(min(size, most, len(group.target)), device=group.target.device)
-        return group.take(chosen, self.device)
+        found = group.take(group.own(torch.arange(min(size, most, group.of))), self.device)
+        inputs = {name: channels_last(self.ranks.joined(value)) for name, value in found.inputs.items()}
+        return Sample(inputs, channels_last(self.ranks.joined(found.target)), found.shapes)
 
     def draw(self, size: int) -> Iterator[tuple[Sample, float]]:
-        """A minibatch in parts, as few as large images allow, and the share of it that each is."""
-        sizes = torch.tensor([float(len(group.target)) for group in self.groups])
+        """This rank's images of a minibatch in parts, as few as large images allow, and the share that each is."""
+        sizes = torch.tensor([float(group.of) for group in self.groups])
         group = self.groups[int(torch.multinomial(sizes, 1, generator=self.generator))]
-        chosen = torch.randint(len(group.target), (size,), generator=self.generator).to(group.target.device)
-        for part in chosen.split(max(1, LEARNED_FLOATS // prod(group.target.shape[1:]))):
+        chosen = group.own(torch.randint(group.of, (size,), generator=self.generator))
+        for part in chosen.split(max(1, LEARNED_FLOATS // prod(group.target.shape[1:]))) if len(chosen) else ():
             yield group.take(part, self.device), len(part) / size
+
+    def add_up(self, parameters: Sequence[Tensor]) -> None:
+        """Make the gradients those of the whole minibatch, of which other ranks may have images."""
+        if self.ranks.count > 1:
+            for parameter in parameters:
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            self.ranks.add_up([parameter.grad for parameter in parameters if parameter.grad is not None])
 
 
 def rows(images: Tensor, chosen: Tensor) -> Tensor:

@@ -13,19 +13,22 @@ from spikecal.calibration.calibrators import Calibrator
 from spikecal.calibration.histogram import Histogram
 from spikecal.calibration.images import Inputs
 from spikecal.calibration.update import Allowed, Update
-from spikecal.calibration.view import Simulation, StageView
+from spikecal.calibration.view import Simulation, StageView, calls
 from spikecal.errors import CalibrationError, SpikecalError, first_line
 from spikecal.graph.graph import Graph
 from spikecal.graph.ops import Spike, along, frozen
 from spikecal.graph.passes import update_pool_units
 from spikecal.graph.stages import Stage, last_uses, partition
 from spikecal.progress import Progress
+from spikecal.ranks import Ranks
 from spikecal.snn.execute import Shapes, images_per_call
 from spikecal.snn.network import SpikingNetwork
 from spikecal.snn.walk import analog_values
 from spikecal.tensors import channels_last
 from spikecal.usercode import is_own
 from spikecal.workdir import Workdir
+
+UNIT, UNIT_BATCHES = 16, 4  # images and micro-batches, at most, that stay on one rank; calls do not cross units
 
 
 @dataclass
@@ -51,19 +54,21 @@ class StageRecord:
 
 @torch.no_grad()
 def observe(
-    graph: Graph, batches: Sequence[Inputs], shapes: Sequence[Shapes], progress: Progress
+    graph: Graph, batches: Sequence[Inputs], shapes: Sequence[Shapes], progress: Progress, ranks: Ranks
 ) -> dict[str, Histogram]:
-    """One pass of the ANN: a histogram of every activation."""
+    """One pass of the ANN: a histogram of every activation, over the batches of all ranks."""
     stages = partition(graph)
-    found: dict[str, Histogram] = {}
-    for batch, batch_shapes in zip(batches, shapes, strict=True):
+    channels = {stage.name: stage.end.op.channel for stage in stages if isinstance(stage.end.op, Spike)}
+    device = batches[0][0].device
+    found = {name: Histogram.empty(shapes[0][name][channel], device) for name, channel in channels.items()}
+    for batch, batch_shapes in ((batches[i], shapes[i]) for i in ranks.each(len(batches))):
         inputs = {name: channels_last(x).unsqueeze(0) for name, x in zip(graph.inputs(), batch, strict=True)}
         for stage, value in analog_values(stages, inputs, batch_shapes):
             if isinstance(stage.end.op, Spike):
                 seen = Histogram.of(value[0], stage.end.op.channel, stage.end.op.clip)
-                found[stage.name] = found[stage.name].merge(seen) if stage.name in found else seen
+                found[stage.name] = found[stage.name].merge(seen)
         progress.advance()
-    return found
+    return {name: histogram.everywhere(ranks) for name, histogram in found.items()}
 
 
 @dataclass
@@ -82,6 +87,12 @@ class Sweep:
     seed: int
     grouping: bool  # whether small stages may run several micro-batches at once
     progress: Progress
+    ranks: Ranks
+
+    def __post_init__(self) -> None:
+        self._counts = [len(batch[0]) for batch in self.batches]
+        images = min(UNIT, UNIT_BATCHES * max(self._counts)) if self.grouping else 1
+        self._units = list(calls(self._counts, self.marks, self.shapes, images, range(len(self.batches))))
 
     def run(self) -> list[StageRecord]:
         for batch, inputs in enumerate(self.batches):
@@ -115,21 +126,23 @@ class Sweep:
 
     def _calibrate(self, ann: Stage, stage: Stage, number: int) -> StageRecord:
         started = time.perf_counter()
-        counts = [len(batch[0]) for batch in self.batches]
         own = {name: self.shapes[0][name] for name in (*stage.inputs, *(node.name for node in stage.nodes))}
         together = images_per_call(own, self.network.T) if self.grouping else 1
         seed = self.seed + number
-        settings = counts, self.marks, self.shapes, seed, together, stage.name in self.ann.outputs()
-        view = StageView(ann, stage, self.network.windows, self.cache, *settings)
+        settings = self._counts, self.marks, self.shapes, seed, together, stage.name in self.ann.outputs()
+        home = self._units, self.ranks, self.batches[0][0].dtype
+        view = StageView(ann, stage, self.network.windows, self.cache, *settings, *home)
         applicable = [c for c in self.calibrators if c.applies(stage)]
         view.prepare()
         errors = [("before", view.simulate(keep=not applicable).error)]
         for calibrator in applicable:
             last = calibrator is applicable[-1]
             before = _tensors(stage)
-            self._apply(view, self._solve(calibrator, view))
+            update = self._solve(calibrator, view)
+            self.ranks.same(update.tensors())
+            self._apply(view, update)
             error = view.simulate(keep=last).error
-            if calibrator.guarded and not error <= errors[-1][1]:
+            if calibrator.guarded and self.ranks.decided(not error <= errors[-1][1]):
                 view.notes.append(f"{calibrator.label} would have raised the error to {error:.4f}: old ones kept")
                 _replace(stage, before)
                 view.forget_currents()
@@ -149,7 +162,7 @@ class Sweep:
             raise
         except Exception as error:
             raise CalibrationError(stage.name, name, f"raised {type(error).__name__}: {first_line(error)}") from error
-        like, shape = view.target(view.calls[0])[:0], tuple(self.shapes[0][stage.name])
+        like, shape = view.like, tuple(self.shapes[0][stage.name])
         return Allowed(stage, name, calibrator.learns, self.network.T, shape, like, view.one_size).checked(update)
 
     def _apply(self, view: StageView, update: Update) -> None:

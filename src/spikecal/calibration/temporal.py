@@ -47,22 +47,20 @@ class TemporalBias(Calibrator):
     @torch.no_grad()
     def solve(self, view: StageView) -> Update:
         calls = view.first_calls(self.images)
-        like = view.target(calls[0])
-        bias = like.new_zeros(view.T, like.shape[view.channel])
+        bias = view.like.new_zeros(view.T, view.like.shape[view.channel])
         fits = view.at_once >= view.T and view.cache.make_room(view.T * _bytes(view, calls))
         for _ in range(self.rounds):
             runs = [_Steps(view, call, fits) for call in calls]
             for t in range(view.T):
                 if t >= view.wait:  # it emits
-                    bias[t] += self.rate * self._mean_error(runs, bias)
+                    bias[t] += self.rate * self._mean_error(view, runs, bias)
                 for run in runs:
                     run.advance(bias)
         return Update(step_bias=bias)
 
-    def _mean_error(self, runs: "list[_Steps]", bias: Tensor) -> Tensor:
+    def _mean_error(self, view: StageView, runs: "list[_Steps]", bias: Tensor) -> Tensor:
         """`[C]`: over all images, each counting the same."""
-        totals = torch.stack([run.error(bias) for run in runs]).sum(0)
-        return (totals / sum(len(run.target) for run in runs)).to(bias.dtype)
+        return view.mean((run.error(bias) for run in runs), self.images, bias.shape[1]).to(bias.dtype)
 
 
 class _Steps:

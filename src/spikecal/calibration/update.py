@@ -25,6 +25,11 @@ class Update:
     scale: Tensor | None = None
     weights: dict[str, Tensor] = field(default_factory=dict)
 
+    def tensors(self) -> list[Tensor]:
+        """All that is there."""
+        own = self.bias, self.step_bias, self.v_init, self.scale
+        return [*(tensor for tensor in own if tensor is not None), *self.weights.values()]
+
 
 NEURONS_OWN = ("step_bias", "v_init", "scale")  # what a joint does not have
 

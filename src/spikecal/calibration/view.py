@@ -13,6 +13,7 @@ from spikecal.calibration.cache import Cache, Train, Value, joined_in_time, over
 from spikecal.calibration.samples import Sample, Samples
 from spikecal.graph.ops import Spike
 from spikecal.graph.stages import Stage
+from spikecal.ranks import Ranks
 from spikecal.snn.execute import Emission, Memory, Shapes, Want, advance, current, emit, steps_per_call
 from spikecal.snn.windows import Windows, gathered
 
@@ -27,8 +28,14 @@ class Simulation:
     slots: int = 0  # neurons x images x steps
     saturated: int = 0
     neurons: int = 0  # neurons x images
-    fired: Tensor | None = None  # neuron -> has it ever fired; None where images differ in size
+    fired: Tensor | None = None  # neuron, or channel where images differ in size -> has it ever fired
     error_sums: dict[int, Tensor] = field(default_factory=dict)  # n -> sum of x - mean output over the first n images
+
+    def sums(self) -> Tensor:
+        """All sums as one vector. Those over fewer images are last: most images add nothing to them."""
+        squares = torch.tensor([self.squared_error, self.squared_target], dtype=torch.float64)
+        errors = [self.error_sums[mark].flatten() for mark in sorted(self.error_sums, reverse=True)]
+        return torch.cat([squares.to(errors[0].device), *errors]) if errors else squares
 
     @property
     def error(self) -> float:
@@ -40,7 +47,8 @@ class StageView:
     """One stage of the network over the micro-batches of a sweep. `ann` is the same stage before any change.
 
     Micro-batches are as large as the whole network's values allow. Where a stage's own are smaller, one call runs
-    several of them, up to `together` images: small calls waste the processor.
+    several of them, up to `together` images: small calls waste the processor. `calls` are those of this rank: some of
+    the `units`, which no call crosses. Sums are those of all ranks.
     """
 
     def __init__(
@@ -53,17 +61,25 @@ class StageView:
         marks: Iterable[int],
         shapes: Sequence[Shapes],
         seed: int,
-        together: int = 1,
-        output: bool = False,
+        together: int,
+        output: bool,
+        units: Sequence[range],
+        ranks: Ranks,
+        dtype: torch.dtype,
     ) -> None:
-        self.output = output  # of the network
+        self.output, self.ranks = output, ranks  # `output`: of the network
+        # the shape, type and place of values at the end of the stage, without images
+        self.like = torch.empty(0, *shapes[0][stage.name][1:], dtype=dtype, device=cache.device)
         self.ann, self.stage, self.T, self.cache = ann, stage, windows.T, cache
         self.wait, self.charges = windows.waits.get(stage.name, 0), windows.charges(stage)
         self.counts, self.marks, self.shapes, self.seed = counts, sorted(set(marks)), shapes, seed
         self.one_size = len({tuple(s[stage.name][1:]) for s in shapes}) == 1
-        self.calls = list(calls(counts, self.marks, shapes, together))
+        self.all_calls = [list(calls(counts, self.marks, shapes, together, unit)) for unit in units]
+        self.units = [self.all_calls[i] for i in ranks.share(len(units))]
+        self.calls = [call for unit in self.units for call in unit]
+        self._own = set(self.calls)
         own = {name: shapes[0][name] for name in (*stage.inputs, *(node.name for node in stage.nodes))}
-        images = max(sum(counts[batch] for batch in call) for call in self.calls)
+        images = max(self.images_of(call) for unit in self.all_calls for call in unit)
         self.at_once = steps_per_call(own, images)  # below T, a call runs so many steps at a time
         self.notes: list[str] = []
         self.simulation = Simulation()
@@ -80,15 +96,36 @@ class StageView:
         assert isinstance(op, Spike)
         return op
 
+    def images_of(self, call: range) -> int:
+        return sum(self.counts[batch] for batch in call)
+
+    def has(self, call: range) -> bool:
+        """Whether a call is this rank's."""
+        return call in self._own
+
+    def starts_before(self, call: range, images: int) -> bool:
+        """Whether a call is of the first `images` images; `images` is one of the marks, or all there are."""
+        return self.images_of(range(call.start)) < images
+
     def first_calls(self, images: int) -> list[range]:
-        """The calls that hold the first `images` images; `images` is one of the marks, or all there are."""
-        found, first = [], 0
-        for call in self.calls:
-            if first >= images:
-                break
-            found.append(call)
-            first += sum(self.counts[batch] for batch in call)
-        return found
+        """This rank's calls among those that hold the first `images` images."""
+        return [call for call in self.calls if self.starts_before(call, images)]
+
+    def first_calls_of_all(self, images: int) -> list[range]:
+        """The calls of all ranks that hold the first `images` images."""
+        return [call for unit in self.all_calls for call in unit if self.starts_before(call, images)]
+
+    def collected(self, rows: Tensor, dim: int) -> Tensor:
+        """Rows of all ranks, those of the first images first."""
+        return self.ranks.joined(rows.movedim(dim, 0)).movedim(0, dim)
+
+    def mean(self, parts: Iterable[Tensor], images: int, size: int) -> Tensor:
+        """The mean `[size]` over the first `images` images, of which `parts` are sums over this rank's calls."""
+        total = self.ranks.sum(size, self.cache.device)
+        for part in parts:
+            total.add(part)
+            self.ranks.beat()
+        return total.total() / min(images, sum(self.counts))
 
     # -- values ------------------------------------------------------------------------------------------------
 
@@ -169,21 +206,46 @@ class StageView:
         `keep`, in the last run of a stage, puts what it emits into the cache for later stages, and counts its spikes;
         the runs before it add up the errors that calibrators ask for.
         """
-        result = Simulation()
-        first = 0
-        for call in self.calls:
-            mean, target = self._run(call, keep, result), self.target(call)
-            error = target - mean
-            result.squared_error += _squared(error)
-            result.squared_target += _squared(target)
-            first += len(error)
-            for mark in self.marks if not keep else ():  # nothing is solved after the run that is kept
-                if first <= mark:
-                    total = self._error_sum(error)
-                    known = result.error_sums.get(mark)
-                    result.error_sums[mark] = total if known is None else known + total
+        marks = () if keep else self.marks  # nothing is solved after the run that is kept
+        shape = tuple(self.like.shape[1:]) if self.one_size else (self.like.shape[self.channel],)
+        total = self.ranks.sum(2 + len(marks) * prod(shape), self.cache.device)
+        counted = Simulation()
+        for unit in self.units:
+            part = Simulation()
+            for call in unit:
+                self._add(call, marks, part, self._run(call, keep, counted))
+            total.add(part.sums())
+        errors, targets, *sums = total.total().split([1, 1, *[prod(shape)] * len(marks)])
+        result = self._everywhere(counted) if keep else Simulation()
+        result.squared_error, result.squared_target = float(errors), float(targets)
+        largest_first = sorted(marks, reverse=True)
+        result.error_sums = {mark: found.view(shape) for mark, found in zip(largest_first, sums, strict=True)}
         self.simulation = result
         return result
+
+    def _add(self, call: range, marks: Sequence[int], result: Simulation, mean: Tensor) -> None:
+        """Add up the errors of one call."""
+        error = (target := self.target(call)) - mean
+        result.squared_error += _squared(error)
+        result.squared_target += _squared(target)
+        for mark in marks:
+            if self.starts_before(call, mark):
+                found, known = self._error_sum(error), result.error_sums.get(mark)
+                result.error_sums[mark] = found if known is None else known + found
+
+    def _everywhere(self, own: Simulation) -> Simulation:
+        """What was counted, over all ranks."""
+        if not isinstance(self.stage.end.op, Spike):
+            return own
+        counts = self.ranks.counted(torch.tensor([own.spikes, own.slots, own.saturated, own.neurons]))
+        fired = self.ranks.largest((self._never() if own.fired is None else own.fired).to(torch.uint8)) > 0
+        spikes, slots, saturated, neurons = counts.tolist()
+        return Simulation(spikes=spikes, slots=slots, saturated=saturated, neurons=neurons, fired=fired)
+
+    def _never(self) -> Tensor:
+        """`fired` where there are no images."""
+        size = prod(self.like.shape[1:]) if self.one_size else self.like.shape[self.channel]
+        return torch.zeros(size, dtype=torch.bool, device=self.cache.device)
 
     def _run(self, call: range, keep: bool, result: Simulation) -> Tensor:
         """One call: the mean output. What is passed on goes into the cache, where `keep`.
@@ -220,12 +282,14 @@ class StageView:
     def _emissions(self, call: range, want: Want, stage: Stage | None = None) -> Iterator[Emission]:
         """What the stage emits in all T steps; currents are kept between runs where all steps fit at once."""
         memory, stage = Memory(self.wait), stage or self.stage
+        self.ranks.beat()
         if self.at_once >= self.T:
             yield emit(stage, self.current(call), self.T, memory, want, self.wait)
             return
         for start, steps in self._parts():
             values = {name: self.arriving(name, call, start, steps) for name in self.stage.inputs}
             flush = self.wait if start + steps == self.T else 0
+            self.ranks.beat()
             yield advance(stage, values, steps, self.shapes[call.start], memory, want, flush)
 
     def _passed_on(self, call: range, emission: Emission) -> Iterator[tuple[int, Value]]:
@@ -263,9 +327,8 @@ class StageView:
     def mean_error(self, images: int, per: str) -> Tensor:
         """Mean of `x - mean output` over the first `images` images: `[C]`, or one a neuron `[C, H, W]`."""
         total = sum(self.counts)
-        mark = min(images, total)
+        mark, dtype = min(images, total), self.like.dtype
         mean = self.simulation.error_sums[mark] / mark
-        dtype = self.target(self.calls[0]).dtype
         if not self.one_size:
             if per == "neuron":
                 self.notes.append("images of several sizes: potential per channel instead of per neuron")
@@ -277,28 +340,34 @@ class StageView:
         return mean.to(dtype)
 
     def mean_samples(self, images: int) -> Samples:
-        """Mean inputs of the stage and its targets for the first `images` images."""
+        """Mean inputs of the stage and its targets for the first `images` images, of which this rank has some."""
         groups: dict[Any, list[range]] = {}
-        first = needed = 0
-        for call in self.calls:
-            if first >= images:
-                break
+        needed = 0
+        for call in self.first_calls_of_all(images):
             shapes = self.shapes[call.start]
             groups.setdefault(tuple(tuple(shapes[n][1:]) for n in self.stage.inputs), []).append(call)
-            count = sum(self.counts[batch] for batch in call)
-            needed += 4 * count * sum(prod(shapes[n][1:]) for n in (*self.stage.inputs, self.stage.name))
-            first += count
+            if self.has(call):
+                values = sum(prod(shapes[n][1:]) for n in (*self.stage.inputs, self.stage.name))
+                needed += 4 * self.images_of(call) * values
         fits = self.cache.make_room(needed)
         merged = []
         for group in groups.values():
-            inputs = {n: self._put_together(group, partial(self.mean_value, n), fits) for n in self.stage.inputs}
-            merged.append(Sample(inputs, self._put_together(group, self.target, fits), self.shapes[group[0].start]))
-        return Samples(merged, torch.Generator().manual_seed(self.seed), self.cache.device)
+            own = list(filter(self.has, group))
+            shapes = self.shapes[group[0].start]
+            inputs = {
+                n: self._put_together(own, partial(self.mean_value, n), fits, shapes[n]) for n in self.stage.inputs
+            }
+            target = self._put_together(own, self.target, fits, shapes[self.stage.name])
+            before = sum(self.images_of(call) for call in group if own and call.start < own[0].start)
+            merged.append(Sample(inputs, target, shapes, before, sum(map(self.images_of, group))))
+        return Samples(merged, torch.Generator().manual_seed(self.seed), self.cache.device, self.ranks)
 
-    def _put_together(self, group: Sequence[range], value: Callable[[range], Tensor], fits: bool) -> Tensor:
-        """The values `[N, ...]` of several calls as one."""
-        whole: Tensor | None = None
-        first, images = 0, sum(self.counts[batch] for call in group for batch in call)
+    def _put_together(
+        self, group: Sequence[range], value: Callable[[range], Tensor], fits: bool, shape: Sequence[int]
+    ) -> Tensor:
+        """The values `[N, ...]` of several calls, or of none, as one."""
+        whole: Tensor | None = None if group else self.like.new_empty(0, *shape[1:])
+        first, images = 0, sum(map(self.images_of, group))
         for call in group:
             part = value(call)
             if whole is None:
@@ -324,16 +393,19 @@ class _Sum:
         return self._value
 
 
-def calls(counts: Sequence[int], marks: Sequence[int], shapes: Sequence[Shapes], together: int) -> Iterator[range]:
+def calls(
+    counts: Sequence[int], marks: Sequence[int], shapes: Sequence[Shapes], together: int, within: range
+) -> Iterator[range]:
     """Neighbouring micro-batches of one image size, up to `together` images, none on both sides of a mark."""
-    start = first = images = 0
-    for batch, size in enumerate(counts):
+    start, first, images = within.start, sum(counts[: within.start]), 0
+    for batch in within:
+        size = counts[batch]
         crosses = any(first < mark <= first + images for mark in marks)
         if batch > start and (crosses or images + size > together or shapes[batch] is not shapes[start]):
             yield range(start, batch)
             start, first, images = batch, first + images, 0
         images += size
-    yield range(start, len(counts))
+    yield range(start, within.stop)
 
 
 def joined(values: Sequence[Tensor], images_first: bool) -> Tensor:

@@ -1,7 +1,7 @@
 """Phases on a whole network: what a pipeline does between sweeps, in rounds that a killed process resumes after."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from torch import Tensor
@@ -10,6 +10,7 @@ from spikecal.calibration.images import Inputs
 from spikecal.calibration.quantised import SetThreshold
 from spikecal.errors import ConfigError
 from spikecal.graph.graph import Graph
+from spikecal.ranks import Ranks
 from spikecal.settings import check_types
 from spikecal.snn.network import SpikingNetwork
 
@@ -29,6 +30,7 @@ class Whole:
     images: Sequence[Inputs]
     seed: int
     set_threshold: SetThreshold
+    ranks: Ranks = field(default_factory=Ranks)
 
 
 @dataclass(frozen=True, kw_only=True)

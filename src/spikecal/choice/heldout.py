@@ -1,7 +1,8 @@
 """Networks compared on calibration images that are held out: what waits and pipelines are chosen by."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +21,21 @@ from spikecal.snn.network import SpikingNetwork
 HELD_OUT = 256  # images at most; never more than a quarter
 
 Look = Callable[[SpikingNetwork, Sequence[Inputs]], dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a network is made with, and the name it is kept by."""
+
+    key: str
+    pipeline: Pipeline
+    T: int
+    waits: Mapping[str, int]
+
+    @property
+    def same(self) -> tuple[Any, ...]:
+        """Equal for networks that are the same, whatever their names."""
+        return self.pipeline, self.T, tuple(sorted(self.waits.items()))
 
 
 class HeldOut:
@@ -53,14 +69,12 @@ class HeldOut:
         """Whether there are images to tell networks apart by: two, for a standard error."""
         return self.count > 1
 
-    def measured(
-        self, key: str, pipeline: Pipeline, T: int, waits: Mapping[str, int], look: Look | None = None
-    ) -> tuple[Tensor, dict[str, float]]:
-        """Divergences of the held-out images, and what `look` finds, of a network that is made so.
+    def measured(self, made: Network, look: Look | None = None) -> tuple[Tensor, dict[str, float]]:
+        """Divergences of the held-out images, and what `look` finds, of a network.
 
-        A working directory keeps them under `key`, and what a long calibration has got to.
+        A working directory keeps them under its key, and what a long calibration has got to.
         """
-        same = pipeline, T, tuple(sorted(waits.items()))
+        key, pipeline, same = made.key, made.pipeline, made.same
         if same in self._known:  # placements may come to the same waits
             self.context.progress.advance()
             return self._known[same]
@@ -75,16 +89,34 @@ class HeldOut:
                 progress=Silent(),
                 workdir=workdir.within(key) if workdir and pipeline.slow else None,
             )
-            network = SpikingNetwork(self.context.ann.clone(), T, waits)
+            network = SpikingNetwork(self.context.ann.clone(), made.T, made.waits)
             set_neurons(network, self._histograms, pipeline, self._dtype, self.context.shapes)
             run_phases(trying, network, 0.0)
-            found = look(network, self._held) if look else {}
-            known = {"divergences": divergences(network, self._held, self._targets)}, found
+            found = trying.ranks.decided(look(network, self._held) if look else {})
+            known = {"divergences": divergences(network, self._held, self._targets, trying.ranks)}, found
             if workdir:
                 workdir.save(f"{key}/found", *known)
         self.context.progress.advance(f"divergence {float(known[0]['divergences'].mean()):.4f}")
         self._known[same] = known[0]["divergences"], known[1]
         return self._known[same]
+
+    def ahead(self, wanted: Sequence[Network]) -> None:
+        """Measure networks, each on one rank, where that is faster than all ranks at one after the other.
+
+        `measured` knows them then; otherwise it measures them when it is asked.
+        """
+        ranks = self.context.ranks
+        where = ranks.spread([self.passes(one.pipeline, one.T) for one in wanted])
+        if where is None:
+            return
+        workdir, own = self.context.workdir, copy(self)
+        own._known = dict(self._known)
+        own.context = replace(self.context, ranks=ranks.alone(), workdir=workdir.of(ranks.alone()) if workdir else None)
+        mine = [i for i, rank in enumerate(where) if rank == ranks.rank]
+        found = {i: own.measured(wanted[i]) for i in mine}
+        tensors = {str(i): divergences for i, (divergences, _) in found.items()}
+        for measured, looks in ranks.gathered(tensors, {i: look for i, (_, look) in found.items()}):
+            self._known |= {wanted[int(i)].same: (measured[i], looks[i]) for i in measured}
 
     def passes(self, pipeline: Pipeline, T: int) -> float:
         """About how many passes of the ANN over one image it costs to measure one network."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spikecal.calibration.divergence import standard_error
 from spikecal.calibration.images import Inputs
-from spikecal.choice.heldout import HeldOut, Look
+from spikecal.choice.heldout import HeldOut, Network
 from spikecal.graph.ops import Spike
 from spikecal.graph.stages import Stage, partition
 from spikecal.pipeline import Pipeline
@@ -91,6 +91,7 @@ class Search:
             return Placement(none, (none,), self.held.count, unused=unused)
         tried = [trial for T in steps for trial in self._trials(T)]
         kept = min((t for t in tried if t.better or not t.waits), key=lambda trial: trial.divergence)
+        kept = tried[self.context.ranks.decided(tried.index(kept))]
         return Placement(kept, tuple(tried), self.held.count, unused=unused)
 
     def _trials(self, T: int) -> Iterator[Trial]:
@@ -101,30 +102,35 @@ class Search:
         total = 1 if budget == 0 else 3 + len(counts)
         seconds = total * self.held.passes(self.pipeline, T) * self.per_image
         self.context.progress.phase(f"T={T} waits", total, seconds)
-        without, found = self._measured(T, 0, {}, unevenness)
+        without, found = self.held.measured(self._network(T, 0, {}), unevenness)
         yield Trial("no waits", T, T, {}, float(without.mean()))
         if budget == 0:
             return
         profiles = {"evenly": dict.fromkeys(depths(stages).values(), 1.0), "by unevenness": by_depth(stages, found)}
-        first = [self._tried(name, profiles[name], T, budget, i, without) for i, name in enumerate(profiles, 1)]
+        ways = [(name, placed(stages, T, profile, budget)) for name, profile in profiles.items()]
+        first = self._tried(T, ways, 1, without)
         yield from first
-        best = min(first, key=lambda trial: trial.divergence).name
-        for i, count in enumerate(counts, len(profiles) + 1):
-            yield self._tried(best, profiles[best], T, count, i, without)
+        best = self.context.ranks.decided(min(first, key=lambda trial: trial.divergence).name)
+        fewer = [(best, placed(stages, T, profiles[best], count)) for count in counts]
+        yield from self._tried(T, fewer, 1 + len(ways), without)
 
     def _tried(
-        self, name: str, profile: Mapping[int, float], T: int, count: int, number: int, without: Tensor
-    ) -> Trial:
-        waits = placed(partition(self.context.ann), T, profile, count)
-        found = self._measured(T, number, waits)[0]
-        latency = T + max(Windows(T, partition(self.context.ann), waits).starts.values())
-        gains = without - found
-        return Trial(name, T, latency, waits, float(found.mean()), float(gains.mean()), standard_error(gains))
+        self, T: int, placements: Sequence[tuple[str, Mapping[str, int]]], number: int, without: Tensor
+    ) -> list[Trial]:
+        """Some placements, each with the name of its way; `number` is that of the first of them."""
+        networks = [self._network(T, number + i, waits) for i, (_, waits) in enumerate(placements)]
+        self.held.ahead(networks)
+        trials = []
+        for network, (name, waits) in zip(networks, placements, strict=True):
+            found = self.held.measured(network)[0]
+            latency = T + max(Windows(T, partition(self.context.ann), waits).starts.values())
+            gains = without - found
+            told = float(found.mean()), float(gains.mean()), standard_error(gains)
+            trials.append(Trial(name, T, latency, waits, *told))
+        return trials
 
-    def _measured(
-        self, T: int, number: int, waits: Mapping[str, int], look: Look | None = None
-    ) -> tuple[Tensor, dict[str, float]]:
-        return self.held.measured(f"T{T}/waits/{number:04d}", self.pipeline, T, waits, look)
+    def _network(self, T: int, number: int, waits: Mapping[str, int]) -> Network:
+        return Network(f"T{T}/waits/{number:04d}", self.pipeline, T, waits)
 
 
 def without_learning(pipeline: Pipeline) -> Pipeline:

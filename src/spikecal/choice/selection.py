@@ -12,7 +12,7 @@ from torch import Tensor
 
 from spikecal.calibration.divergence import standard_error
 from spikecal.choice.candidates import Candidate, candidates
-from spikecal.choice.heldout import HeldOut
+from spikecal.choice.heldout import HeldOut, Network
 from spikecal.choice.placement import Placement, Search, Trial
 from spikecal.phases import image_passes, images_of
 from spikecal.pipeline import LCP, Auto, Pipeline, Plan
@@ -93,16 +93,19 @@ class Chooser:
         if rival is not None:
             passes += max(self._held.passes(candidate.pipeline, rival.T) for candidate in plan)
         self._held.context.progress.phase(f"T={T} pipelines", len(plan) + (rival is not None), passes * self._per_image)
+        self._held.ahead([self._network(candidate, T, waits) for candidate in plan])
         measured = {candidate.name: self._divergences(candidate, T, waits) for candidate in plan}
         lcp = measured[LCP_NAME]
         tried = [self._tried(candidate, T, latency, waits, measured[candidate.name], lcp) for candidate in plan]
-        kept = min((one for one in tried if one is tried[0] or one.better), key=lambda one: one.divergence)
+        best = min((one for one in tried if one is tried[0] or one.better), key=lambda one: one.divergence)
+        kept = tried[self._held.context.ranks.decided(tried.index(best))]
         if rival is not None:
             candidate = Candidate(kept.name, kept.pipeline)
             found = self._divergences(candidate, rival.T, rival.waits)
             tried.append(self._tried(candidate, rival.T, rival.latency, rival.waits, found, lcp))
             gains = found - measured[kept.name]
-            if float(gains.mean()) <= standard_error(gains):  # waiting has to be worth it for this pipeline, too
+            # waiting has to be worth it for this pipeline, too
+            if self._held.context.ranks.decided(float(gains.mean()) <= standard_error(gains)):
                 kept = tried[-1]
         return Selection(kept, tuple(tried), self._held.count, self._auto.effort)
 
@@ -131,8 +134,11 @@ class Chooser:
         return thresholds + self._cost(candidate, T)
 
     def _divergences(self, candidate: Candidate, T: int, waits: Mapping[str, int]) -> Tensor:
+        return self._held.measured(self._network(candidate, T, waits))[0]
+
+    def _network(self, candidate: Candidate, T: int, waits: Mapping[str, int]) -> Network:
         key = f"T{T}/auto/{'waiting' if waits else 'at once'}/{candidate.name}"
-        return self._held.measured(key, candidate.pipeline, T, waits)[0]
+        return Network(key, candidate.pipeline, T, waits)
 
     def _tried(
         self, candidate: Candidate, T: int, latency: int, waits: Mapping[str, int], found: Tensor, lcp: Tensor

@@ -7,6 +7,7 @@ import typer
 
 from spikecal.cli import options
 from spikecal.cli.console import aside, bars, show, silent
+from spikecal.cli.several import written
 from spikecal.files import check_folder, check_output
 from spikecal.memory import parse_bytes
 
@@ -120,6 +121,7 @@ def convert(
         per=per, effort=effort, calibrators=calibrator or (), neuron=neuron,
     )  # fmt: skip
     budget = None if memory is None else parse_bytes(memory)
+    output, report = written(output), report and written(report)
     check_output(output)
     if report is not None:
         check_output(report, [output])

@@ -7,6 +7,7 @@ import typer
 
 from spikecal.cli import options
 from spikecal.cli.console import aside, bars, show, silent
+from spikecal.cli.several import written
 
 
 def distill(
@@ -36,8 +37,9 @@ def distill(
     from spikecal.tasks.distilling import Distillation, distill_images
 
     asked = Distillation(
-        model=model, weights=weights, others=[options.name_and_file(entry) for entry in others or []], output=output,
-        sheet=sheet, images=count, size=side, iterations=iterations, batch=batch, seed=seed, workdir=workdir,
+        model=model, weights=weights, others=[options.name_and_file(entry) for entry in others or []],
+        output=written(output), sheet=sheet and written(sheet), images=count, size=side, iterations=iterations,
+        batch=batch, seed=seed, workdir=workdir,
     )  # fmt: skip
     with bars(json) as progress:
         outcome = distill_images(asked, progress, silent if json else aside)

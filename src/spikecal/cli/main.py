@@ -9,7 +9,8 @@ import typer
 import spikecal
 from spikecal.cli import check, convert, datasets, demo, distill, evaluate, figure, models, report, reproduce, train
 from spikecal.cli.console import logging_visibly, printing_aside
-from spikecal.errors import ConversionError, SpikecalError, first_line, visible
+from spikecal.cli.several import VERBS, end, is_first, launched, several
+from spikecal.errors import ConfigError, ConversionError, RankError, SpikecalError, first_line, visible
 from spikecal.memory import is_out_of_memory
 from spikecal.tasks.outcome import in_flags
 
@@ -45,25 +46,30 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def top(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Trained PyTorch networks into accurate spiking networks that need few time steps."""
+    if launched() and context.invoked_subcommand not in VERBS:
+        raise ConfigError(f"{context.invoked_subcommand} runs in one process: start it without torchrun")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; the exit code is 2, with one line on standard error, for anything a user can cause."""
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        with logging_visibly(), printing_aside() if "--json" in words else nullcontext():
+        several_ranks = several() if launched() else nullcontext()
+        with several_ranks, logging_visibly(), printing_aside() if "--json" in words else nullcontext():
             code = app(arguments, standalone_mode=False, prog_name="spikecal")
     except SpikecalError as error:
-        return _fail(_one_line(error))
+        return _fail(_one_line(error), is_first() or isinstance(error, RankError))
     except typer.TyperException as error:
-        return _fail(error.format_message()) if error.format_message() else BAD_CALL  # the help was shown instead
+        told = error.format_message()
+        return _fail(told, is_first()) if told else BAD_CALL  # without, the help was shown instead
     except OSError as error:  # a full disk, a folder that may not be written to
-        return _fail(str(error))
+        return _fail(str(error), is_first())
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -74,7 +80,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run() -> None:
-    sys.exit(main())
+    code = main()
+    if code and launched():
+        end(code)
+    sys.exit(code)
 
 
 def _one_line(error: SpikecalError) -> str:
@@ -84,8 +93,10 @@ def _one_line(error: SpikecalError) -> str:
     return str(error)
 
 
-def _fail(message: str) -> int:
-    typer.echo(f"error: {visible(' '.join(in_flags(message).split()))}", err=True)
+def _fail(message: str, said: bool = True) -> int:
+    """One line on standard error, where it is to be `said`: the first of several ranks says what all have found."""
+    if said:
+        typer.echo(f"error: {visible(' '.join(in_flags(message).split()))}", err=True)
     return BAD_CALL
 
 

@@ -7,6 +7,7 @@ import typer
 
 from spikecal.cli import options
 from spikecal.cli.console import aside, bars, show
+from spikecal.cli.several import written
 from spikecal.errors import ConfigError
 from spikecal.files import check_output
 
@@ -72,6 +73,7 @@ def train(
             f"weights are written as safetensors: name the file {output.with_suffix('.safetensors').name}"
         )
     checkpoint = checkpoint or output.with_name(output.name + ".checkpoint")
+    output = written(output)
     check_output(output)
     check_output(checkpoint, [output])
     flags = {

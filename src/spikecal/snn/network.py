@@ -12,6 +12,7 @@ from spikecal.graph.graph import Graph, Node
 from spikecal.graph.ops import ChannelAffine, Conv, Joint, Spike, along, frozen
 from spikecal.graph.passes import fold_affine, fold_scale_forward
 from spikecal.graph.stages import Stage, partition, with_joints
+from spikecal.ranks import writes
 from spikecal.snn.execute import Emission, Ending, Want, check_values, images_per_call, shapes_of, steps_per_call
 from spikecal.snn.origin import Origin
 from spikecal.snn.outputs import Parts, Sums, joined, running_mean, side_by_side, stack
@@ -295,10 +296,11 @@ class SpikingNetwork(nn.Module):
         return super().load_state_dict(*args, **kwargs)
 
     def save(self, path: str | Path) -> None:
-        """Write this network alone; `Result.save` writes all T of a conversion into one file."""
+        """Write this network alone; `Result.save` writes all T of a conversion into one file. Of several ranks, one."""
         from spikecal.snn.file import write  # file.py builds on this module
 
-        write(path, {self.T: self}, self.origin, {})
+        if writes():
+            write(path, {self.T: self}, self.origin, {})
 
     # -- other forms -------------------------------------------------------------------------------------------
 

@@ -1,0 +1,56 @@
+"""A command that torchrun started as several processes: the first prints and writes, the others are silent."""
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import NoReturn
+
+VERBS = ("convert", "evaluate", "train", "distill", "reproduce")  # that several processes work on
+SPEAKING = 5.0  # seconds, by which the first rank has heard of an error and said it
+
+
+def launched() -> bool:
+    """Whether this process is one of several."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+
+
+def is_first() -> bool:
+    """Whether this process is the first, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+@contextmanager
+def several() -> Iterator[None]:
+    """This process as one rank of several; what others than the first say and write goes nowhere."""
+    from spikecal.ranks import SCRATCH, process_group  # torch takes seconds, and one process does not need it
+
+    with process_group():
+        if is_first():
+            yield
+            return
+        with tempfile.TemporaryDirectory(prefix="spikecal-") as folder, open(os.devnull, "w") as nowhere:
+            os.environ[SCRATCH] = folder
+            with redirect_stdout(nowhere), redirect_stderr(nowhere):
+                yield
+
+
+def written(path: Path) -> Path:
+    """Where this process writes what is to become `path`: the others than the first write to a place of their own."""
+    folder = os.environ.get("SPIKECAL_SCRATCH")
+    return path if folder is None else Path(folder) / path.name
+
+
+def end(code: int) -> NoReturn:
+    """End after an error without waiting for threads that wait for lost ranks.
+
+    Launchers stop all ranks when one ends: the others wait until the first has said what is wrong.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if not is_first():
+        time.sleep(SPEAKING)
+    os._exit(code)

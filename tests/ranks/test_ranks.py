@@ -1,0 +1,139 @@
+"""Several ranks do what one does, to the bit; and where one of them is lost, all others end and tell of it."""
+
+import fcntl
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from killed import report_of
+
+from spikecal.ranks import Ranks
+
+PROGRAM = Path(__file__).with_name("program.py")
+MINUTE = 60
+
+
+@pytest.fixture(scope="session")
+def report(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> dict[str, Any]:
+    """What `program.py` reports of all its groups; run once, however many processes run the tests."""
+    if worker_id == "master":
+        return report_of(PROGRAM, tmp_path_factory.mktemp("ranks"))  # type: ignore[no-any-return]
+    kept = tmp_path_factory.getbasetemp().parent / "ranks.json"
+    with kept.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            kept.write_text(json.dumps(report_of(PROGRAM, tmp_path_factory.mktemp("ranks"))))
+    return json.loads(kept.read_text())  # type: ignore[no-any-return]
+
+
+def ranks_of(report: dict[str, Any], count: int) -> list[dict[str, Any]]:
+    found = report[f"group{count}"]
+    assert all("found" in rank for rank in found), found
+    return [rank["found"] for rank in found]
+
+
+# -- the same bits ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_one_rank_and_several_give_the_same_bytes(report: dict[str, Any], count: int) -> None:
+    first, *others = ranks_of(report, count)
+    assert first["exact"] == report["alone"]["exact"]
+    for other in others:  # they count the same, and write nothing
+        assert {name: found for name, found in other["exact"].items() if found is not None} == {
+            name: first["exact"][name] for name in ("evaluate", "batches")
+        }
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_learned_weights_are_the_same_up_to_rounding(report: dict[str, Any], count: int) -> None:
+    for name, alone in report["alone"]["learned"].items():
+        found = [torch.tensor(rank["learned"][name]) for rank in ranks_of(report, count)]
+        assert all(torch.equal(one, found[0]) for one in found)
+        torch.testing.assert_close(found[0], torch.tensor(alone), rtol=1e-4, atol=1e-5)
+
+
+def test_between_network_namespaces(report: dict[str, Any]) -> None:
+    if report["apart"] is not None:
+        pytest.skip(f"no network namespaces here: {report['apart']}")
+    first, second = report["namespaces"]
+    assert first["found"] == report["alone"]["exact"]["lcp"] and second["found"] is None
+
+
+# -- lost ranks ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("way", "lost", "said"),
+    [("killed", 1, "no longer answers"), ("stopped", 2, "no longer answers"), ("asleep", 0, "has not got on for 20 s")],
+)
+def test_where_a_rank_is_lost_all_others_end_within_a_minute(
+    report: dict[str, Any], way: str, lost: int, said: str
+) -> None:
+    for rank, found in enumerate(report[way]):
+        if rank == lost:
+            assert found is None
+        else:
+            assert found["error"] == "RankError" and f"rank {lost} {said}" in found["told"]
+            assert "rerun to resume" in found["told"] and "\n" not in found["told"]
+            assert found["seconds"] < MINUTE
+
+
+def test_a_conversion_resumes_with_another_number_of_ranks(report: dict[str, Any]) -> None:
+    resumed = [ranks_of(report, 2)[0]["resumed"], ranks_of(report, 3)[0]["resumed"], report["alone"]["resumed"]]
+    for found in resumed:  # of two ranks with two, of three with three, of two with one
+        assert found["print"] == report["uninterrupted"]
+        assert found["before"] > 2 and found["again"] == 0
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_an_error_of_one_rank_ends_all(report: dict[str, Any], count: int) -> None:
+    for rank, found in enumerate(ranks_of(report, count)):
+        assert found["failed"].startswith("OSError" if rank == 1 else "RankError: rank 1: the disk is gone")
+
+
+# -- refusals --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_ranks_that_differ_are_refused(report: dict[str, Any], count: int) -> None:
+    for found in ranks_of(report, count):
+        for what in ("version", "weights", "images", "settings", "evaluated"):
+            named = "images" if what == "evaluated" else what
+            assert f"rank 1 differs from rank 0 in its {named}" in found["refused"][what]
+        assert ".dev" in found["refused"]["version"]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_one_of_several_that_start_at_once_gets_the_working_directory(report: dict[str, Any], count: int) -> None:
+    told = [found["at once"] for found in ranks_of(report, count)]
+    assert told.count(None) == 1
+    assert all("is being used by another process" in one for one in told if one is not None)
+
+
+# -- one rank --------------------------------------------------------------------------------------------------
+
+
+def test_one_rank_has_everything() -> None:
+    ranks, total = Ranks(), Ranks().sum(3, torch.device("cpu"))
+    assert list(ranks.share(5)) == [0, 1, 2, 3, 4] and ranks.first and ranks.spread([1.0, 1.0]) is None
+    total.add(torch.tensor([1.0, 2.0, 3.0]))
+    total.add(torch.tensor([1.0]))
+    assert total.total().tolist() == [2, 2, 3]
+
+
+class Placed(Ranks):
+    """One of several, without a process group."""
+
+    def __init__(self, rank: int, count: int) -> None:
+        self.rank, self.count = rank, count
+
+
+@pytest.mark.parametrize(("parts", "count"), [(7, 3), (2, 3), (0, 2), (9, 3)])
+def test_shares_are_neighbours_and_are_all_there_is(parts: int, count: int) -> None:
+    for turn in range(4):
+        shares = [Placed(rank, count).share(parts, turn) for rank in range(count)]
+        assert sorted(part for share in shares for part in share) == list(range(parts))
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
