@@ -7,7 +7,20 @@ from typing import Annotated
 import typer
 
 import spikecal
-from spikecal.cli import check, convert, datasets, demo, distill, evaluate, figure, models, report, reproduce, train
+from spikecal.cli import (
+    check,
+    convert,
+    datasets,
+    demo,
+    distill,
+    evaluate,
+    export,
+    figure,
+    models,
+    report,
+    reproduce,
+    train,
+)
 from spikecal.cli.console import logging_visibly, printing_aside
 from spikecal.cli.several import VERBS, end, is_first, launched, several
 from spikecal.errors import ConfigError, ConversionError, RankError, SpikecalError, first_line, visible
@@ -31,6 +44,7 @@ app.command()(convert.convert)
 app.command()(evaluate.evaluate)
 app.command()(report.report)
 app.command()(figure.figure)
+app.command()(export.export)
 app.command()(distill.distill)
 app.command()(train.train)
 app.command()(reproduce.reproduce)

@@ -1,6 +1,7 @@
 """The spiking network: an ordinary nn.Module, run layerwise (all steps of a stage at once) or stepwise."""
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -29,6 +30,7 @@ Frames = tuple[Tensor, ...]  # of each input, `[T, N, ...]`, or `[1, N, ...]` wh
 # How an output that is itself an activation is read: as the activation of the mean current, or as mean spikes.
 Readout = Literal["current", "spikes"]
 READOUTS = get_args(Readout)
+EXPORT = "spikecal.export.export"  # builds on this module, and is imported when a network is exported
 
 
 class SpikingNetwork(nn.Module):
@@ -301,6 +303,25 @@ class SpikingNetwork(nn.Module):
 
         if writes():
             write(path, {self.T: self}, self.origin, {})
+
+    # -- other programs ----------------------------------------------------------------------------------------
+
+    def export(self, path: str | Path, images: Tensor | None = None, *, to: str | None = None) -> Any:
+        """Write this network for another simulator; `to` is nir, onnx or spikingjelly, by default what the suffix says.
+
+        `images` are like those it will run on: their size counts. Returns what can be verified there.
+        """
+        return import_module(EXPORT).export(self, path, images, to=to)
+
+    def export_inputs(self, images: Tensor) -> Tensor:
+        """What goes into the exported network at each step, `[latency, N, C + planes, ...]`."""
+        frames: Tensor = import_module(EXPORT).export_inputs(self, images)
+        return frames
+
+    def export_outputs(self, outputs: Tensor) -> Tensor:
+        """The answers, from what comes out of the exported network at each step, `[latency, N, ...]`."""
+        answers: Tensor = import_module(EXPORT).export_outputs(self, outputs)
+        return answers
 
     # -- other forms -------------------------------------------------------------------------------------------
 

@@ -1,0 +1,43 @@
+"""`spikecal export`: a network for another simulator or for hardware."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from spikecal.cli import options
+from spikecal.cli.console import bars, show
+
+
+def export(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `spikecal convert` wrote.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="What to write.")],
+    to: Annotated[
+        Literal["nir", "onnx", "spikingjelly"] | None,
+        typer.Option(help="The format. (default by the suffix of -o: .nir, .onnx, .py)"),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option("-T", min=1, metavar="N", help="Which network of the file. (default the largest T)")
+    ] = None,
+    input_size: Annotated[
+        tuple[int, int] | None, typer.Option("--size", metavar="H W", help="Input size. (default the network's own)")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Run the file in each installed simulator, and compare every spike.")
+    ] = False,
+    data: options.DataName = None,
+    data_root: options.DataRoot = None,
+    images: Annotated[int, typer.Option(min=1, metavar="N", help="Images to verify on.")] = 100,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+) -> None:
+    """Write a network for another simulator, and prove that its spikes are the same there."""
+    from spikecal.tasks.exporting import Exporting, export_file
+
+    asked = Exporting(
+        file=file, output=output, to=to, steps=steps, size=input_size, verify=verify, data=data, data_root=data_root,
+        images=images, seed=seed,
+    )  # fmt: skip
+    with bars(json) as progress:
+        outcome = export_file(asked, progress)
+    show(outcome, json)

@@ -1,0 +1,176 @@
+"""From a spiking network to a netlist: thresholds folded, pools summed, everything that depends on time on a clock."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from spikecal.errors import ConversionError
+from spikecal.export.builder import Builder, refuse
+from spikecal.export.clock import Window, neuron_clock
+from spikecal.export.netlist import Clock, Conv, Image, Linear, Netlist, Neurons, Node, Output
+from spikecal.export.operations import value_of
+from spikecal.export.values import Term, Value, by_channel, mixing, ones
+from spikecal.graph.graph import Node as Operation
+from spikecal.graph.ops import Input, Joint, Spike
+from spikecal.snn.network import SpikingNetwork
+
+
+def netlist_of(snn: SpikingNetwork, image: Tensor, low: Tensor, high: Tensor) -> Netlist:
+    """The netlist of a network for images like `image` `[1, C, ...]` with values from `low` to `high` `[C]`."""
+    _check_ends(snn)
+    build = Builder(snn, image, low, high)
+    values: dict[str, Value] = {}
+    output = snn.graph.outputs()[0]
+    for node in snn.graph.nodes.values():
+        inputs = [values[name] for name in node.inputs]
+        if isinstance(node.op, Input):
+            values[node.name] = Value((Term("image", ones(image.shape[1])),), tuple(image.shape[1:]))
+        elif isinstance(node.op, Spike) and node.name == output and snn.readout == "current":
+            values[node.name] = _current(snn, node, inputs[0])
+        elif isinstance(node.op, Spike):
+            values[node.name] = _neurons(build, node, inputs[0])
+        elif isinstance(node.op, Joint):
+            values[node.name] = _joint(build, node, inputs[0])
+        else:
+            values[node.name] = value_of(build, node, inputs)
+    _read(build, values[output])
+    return _finished(build.netlist, image.dtype)
+
+
+def _check_ends(snn: SpikingNetwork) -> None:
+    """Raise where a network has several inputs or outputs, or an end that is not part of it."""
+    inputs, outputs = snn.graph.inputs(), snn.graph.outputs()
+    if len(inputs) != 1:
+        raise ConversionError("input", f"the network has {len(inputs)} inputs", "export a network with one")
+    if len(outputs) != 1:
+        raise ConversionError(
+            "output", f"the network has {len(outputs)} outputs ({', '.join(outputs)})", "export a network with one"
+        )
+    if snn.graph.head is not None:
+        raise ConversionError("output", "the network has an analog head", "convert without keep=[...]")
+
+
+def _current(snn: SpikingNetwork, node: Operation, arriving: Value) -> Value:
+    """An output that is an activation is read as the activation of its mean current: it needs no neurons."""
+    if any(node.name in other.inputs for other in snn.graph.nodes.values()):
+        refuse(node, "an activation that is an output and read by other layers", "make it one of the two")
+    return arriving
+
+
+def _joint(build: Builder, node: Operation, value: Value) -> Value:
+    op = node.op
+    assert isinstance(op, Joint)
+    build.check_delays(build.stages[node.name])
+    return value if op.bias is None else value.plus(build.during(node, by_channel(op.bias, value.shape[0])))
+
+
+def _neurons(build: Builder, node: Operation, value: Value) -> Value:
+    op, snn, channels = node.op, build.snn, value.shape[0]
+    assert isinstance(op, Spike) and op.theta is not None
+    if len(value.shape) > 1 and op.channel != 1:
+        refuse(node, f"channels at dimension {op.channel}", "put them at dimension 1")
+    if op.v_init is not None and op.v_init.ndim > 1:
+        refuse(node, "an initial potential for each neuron", 'calibrate with Potential(per="channel")')
+    build.check_delays(build.stages[node.name])
+    if op.bias is not None:
+        value = value.plus(build.during(node, by_channel(op.bias, channels)))
+    if op.step_bias is not None:
+        value = value.plus(build.during(node, op.step_bias))
+    theta = by_channel(op.theta, channels)
+    value = value.scaled(1 / theta)
+    sources = build.nodes_of(replace(value, constant=None), node.name)
+    constant = torch.zeros(snn.latency, channels, dtype=torch.double) if value.constant is None else value.constant
+    v_init = torch.zeros_like(theta) if op.v_init is None else by_channel(op.v_init, channels) / theta
+    start = snn.windows.starts[node.name]
+    window = Window(start, snn.T, tuple((build.starts[name], build.ranges[name]) for name in sources))
+    clock = neuron_clock(f"{node.name}.clock", value.shape, constant, v_init, window)
+    if clock is not None:
+        if op.neuron.alphabet[0] < 0 and bool(clock.gate.any()):
+            refuse(node, "signed neurons that wait: no gate holds both signs", "convert with latency=T")
+        sources.append(build.add(clock))
+    made = Neurons(name=node.name, inputs=tuple(sources), shape=value.shape, start=start, neuron=op.neuron)
+    return Value((Term(build.add(made), theta),), value.shape)
+
+
+def _read(build: Builder, value: Value) -> None:
+    inputs = build.nodes_of(value, "output")
+    if len(inputs) > 1:  # some importers return the inputs of an output one by one
+        inputs = [build.add(mixing("output.sum", tuple(inputs), ones(value.shape[0]), value.shape))]
+    build.add(Output(name="output", inputs=tuple(inputs), shape=value.shape))
+
+
+# -- what is done to the whole -------------------------------------------------------------------------------------
+
+
+def _finished(netlist: Netlist, dtype: torch.dtype) -> Netlist:
+    """With mixes folded into weights and, where nothing waits, constants into biases; in the network's precision."""
+    _drop_unread(netlist)
+    if netlist.latency == netlist.T:
+        _fold_constants(netlist)
+    for node in list(netlist.nodes.values()):
+        _fold_mix(netlist, node)
+    return netlist.to(dtype)
+
+
+def _drop_unread(netlist: Netlist) -> None:
+    for node in reversed(list(netlist.nodes.values())):
+        if not isinstance(node, Output | Image) and not netlist.readers()[node.name]:
+            del netlist.nodes[node.name]
+
+
+def _fold_mix(netlist: Netlist, node: Node) -> None:
+    """Multiply a scale per channel, or a matrix, into the weights before it where nothing else reads these."""
+    if not isinstance(node, Conv | Linear) or len(node.inputs) != 1:
+        return
+    before = netlist.nodes[node.inputs[0]]
+    folded = _product(node, before) if netlist.readers()[before.name] == [node.name] else None
+    if folded is None:
+        return
+    del netlist.nodes[node.name]
+    netlist.nodes[before.name] = folded
+    for reader in netlist.nodes.values():
+        inputs = tuple(before.name if name == node.name else name for name in reader.inputs)
+        netlist.nodes[reader.name] = replace(reader, inputs=inputs)
+
+
+def _product(node: Conv | Linear, before: Node) -> Node | None:
+    """`node` of `before` as one node, or None where that is not simply other weights."""
+    if isinstance(node, Linear) and isinstance(before, Linear):
+        bias = _sum(None if before.bias is None else node.weight @ before.bias, node.bias)
+        return replace(before, shape=node.shape, weight=node.weight @ before.weight, bias=bias)
+    if isinstance(node, Conv) and isinstance(before, Conv) and node.pointwise and node.groups == node.shape[0]:
+        scale = node.weight.reshape(-1)
+        bias = _sum(None if before.bias is None else scale * before.bias, node.bias)
+        return replace(before, weight=before.weight * scale.reshape(-1, 1, 1, 1), bias=bias)
+    return None
+
+
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return a if b is None else b if a is None else a + b
+
+
+def _fold_constants(netlist: Netlist) -> None:
+    """Make a clock that ticks alike at every step the bias of weights beside it, but for its first step."""
+    for reader in list(netlist.nodes.values()):
+        clock = next((netlist.nodes[name] for name in reader.inputs if isinstance(netlist.nodes[name], Clock)), None)
+        weighted = next((name for name in reader.inputs if _alone(netlist, name)), None)
+        if not isinstance(clock, Clock) or weighted is None or len(clock.own) < 2:
+            continue
+        every = clock.own[1]
+        if not bool((clock.own[1:] == every).all()):
+            continue
+        first = torch.zeros_like(clock.own)
+        first[0] = clock.own[0] - every
+        netlist.nodes[weighted] = replace(netlist.nodes[weighted], bias=every)  # type: ignore[call-arg]
+        if bool(first.any()):
+            netlist.nodes[clock.name] = replace(clock, own=first)
+        else:
+            netlist.nodes[reader.name] = replace(reader, inputs=tuple(n for n in reader.inputs if n != clock.name))
+            del netlist.nodes[clock.name]
+
+
+def _alone(netlist: Netlist, name: str) -> bool:
+    """Whether a node has weights that one other node reads."""
+    node = netlist.nodes[name]
+    return isinstance(node, Conv | Linear) and node.bias is None and len(netlist.readers()[name]) == 1

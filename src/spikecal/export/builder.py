@@ -1,0 +1,89 @@
+"""What the walk over a network's graph shares: the netlist so far, bounds of its values, and time."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from spikecal.errors import ConversionError
+from spikecal.export.bounds import Range, range_of
+from spikecal.export.clock import clock
+from spikecal.export.netlist import Image, Netlist, Neurons, Node
+from spikecal.export.values import Shape, Term, Value, mixing, ones
+from spikecal.graph.graph import Node as Operation
+from spikecal.graph.stages import Stage
+from spikecal.snn.network import SpikingNetwork
+
+
+class Builder:
+    """A netlist under construction. A scale goes along with each value until there are weights that take it."""
+
+    def __init__(self, snn: SpikingNetwork, image: Tensor, low: Tensor, high: Tensor) -> None:
+        self.snn = snn
+        self.shapes: dict[str, Shape] = {name: tuple(of[1:]) for name, of in snn.course((image,)).shapes.items()}
+        self.netlist = Netlist(snn.T, snn.latency, snn.warm_up if snn.warm_up < snn.T else 0)
+        self.ranges: dict[str, Range] = {}
+        self.starts: dict[str, int] = {}  # the first step at which a node can be anything but 0
+        self.stages = {stage.name: stage for stage in snn.stages}
+        self._arrivals = {node.name: snn.windows.arrival(stage) for stage in snn.stages for node in stage.nodes}
+        self.add(Image(name="image", shape=tuple(image.shape[1:]), low=low, high=high))
+
+    def add(self, node: Node) -> str:
+        """Enter a node, and what is known of its value; returns the name it got."""
+        name = self.netlist.add(node)
+        self.ranges[name] = range_of(node, [self.ranges[source] for source in node.inputs])
+        earliest = min((self.starts[source] for source in node.inputs), default=0)
+        self.starts[name] = node.start if isinstance(node, Neurons) else earliest
+        return name
+
+    def nodes_of(self, value: Value, name: str) -> list[str]:
+        """Nodes whose sum is the value; a mix becomes a 1x1 convolution, a constant a clock."""
+        found = []
+        for term in value.terms:
+            scaled = mixing(f"{name}.from.{term.node}", (term.node,), term.mix, value.shape)
+            found.append(term.node if term.plain else self.add(scaled))
+        ticking = None if value.constant is None else clock(f"{name}.clock", value.shape, value.constant)
+        return found if ticking is None else [*found, self.add(ticking)]
+
+    def without_constant(self, node: Operation, value: Value) -> Value:
+        """The value with its constant as a term: for operations that treat borders in another way."""
+        if value.constant is None:
+            return value
+        ticking = clock(f"{node.name}.clock", value.shape, value.constant)
+        more = () if ticking is None else (Term(self.add(ticking), ones(value.shape[0])),)
+        return Value((*value.terms, *more), value.shape)
+
+    def during(self, node: Operation, values: Tensor) -> Tensor:
+        """Numbers `[C]` or `[T, C]` over all steps: they enter while the node's stage gets its input."""
+        start, T = self._arrivals[node.name], self.snn.T
+        schedule = torch.zeros(self.snn.latency, values.shape[-1], dtype=torch.double)
+        schedule[start : start + T] = values.detach().double()
+        return schedule
+
+    def weighted(self, value: Value, make: Callable[[Tensor], Node]) -> tuple[Term, ...]:
+        """Nodes that `make` makes for a mix of their inputs: one for each way in which terms are mixed."""
+        alike: list[tuple[Tensor, list[str]]] = []
+        for term in value.terms:
+            known = (names for mix, names in alike if torch.equal(mix, term.mix))
+            names = next(known, None)
+            if names is None:
+                alike.append((term.mix, [term.node]))
+            else:
+                names.append(term.node)
+        made = [self.add(replace(make(mix), inputs=tuple(names))) for mix, names in alike]
+        return tuple(Term(name, ones(self.netlist.nodes[name].shape[0])) for name in made)
+
+    def check_delays(self, stage: Stage) -> None:
+        for source, lead in self.snn.windows.delays(stage).items():
+            refuse(
+                stage.end,
+                f"its input {source} comes {lead} steps before the others, which takes a delay line",
+                "convert with latency=T, or a network without max-pools and joints",
+            )
+
+
+def refuse(node: Operation, found: str, hint: str) -> NoReturn:
+    """A network that cannot be exported."""
+    raise ConversionError(node.name, found, hint)

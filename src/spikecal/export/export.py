@@ -1,0 +1,125 @@
+"""Networks out of here: the one way to a file of another simulator, and to what goes in and out of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spikecal.errors import ConfigError, DataError
+from spikecal.export.build import netlist_of
+from spikecal.export.netlist import Netlist
+from spikecal.export.nir import write_nir
+from spikecal.export.onnx import step_path, write_onnx
+from spikecal.export.planes import frames
+from spikecal.export.spikingjelly import write_spikingjelly
+from spikecal.export.verify import Verdict, verify
+from spikecal.progress import Progress
+from spikecal.snn.network import SpikingNetwork
+
+SUFFIXES = {".nir": "nir", ".onnx": "onnx", ".py": "spikingjelly"}
+WRITERS = {"nir": write_nir, "onnx": write_onnx, "spikingjelly": write_spikingjelly}
+NORMAL = 10.0  # normalised images are within this
+NOTES = {
+    "nir": "nir.IF resets to zero by definition; these neurons subtract their threshold: tell the importer "
+    "(SpikingJelly: v_reset=None, sinabs: MembraneSubtract)",
+}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file for another simulator, and the network that is in it. `notes` are what its users have to know."""
+
+    path: Path
+    to: str
+    network: SpikingNetwork
+    netlist: Netlist
+    notes: tuple[str, ...]
+
+    @property
+    def files(self) -> list[Path]:
+        """All that was written."""
+        beside = {"onnx": step_path, "spikingjelly": lambda path: path.with_suffix(".safetensors")}
+        return [self.path, *(place(self.path) for to, place in beside.items() if to == self.to)]
+
+    def verify(self, images: Tensor, labels: Tensor | None = None, progress: Progress | None = None) -> list[Verdict]:
+        """Run the file in each installed simulator that knows its format, and compare every spike."""
+        return verify(
+            self.path,
+            self.to,
+            self.network,
+            self.netlist,
+            lambda snn: make_netlist(snn, images[:1]),
+            lambda outputs: export_outputs(self.network, outputs),
+            images,
+            labels,
+            progress,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "file": str(self.path), "files": [str(path) for path in self.files], "to": self.to, "T": self.netlist.T,
+            "latency": self.netlist.latency, "planes": self.netlist.planes, "nodes": len(self.netlist.nodes),
+            "input": list(self.netlist.image.shape), "notes": list(self.notes),
+        }  # fmt: skip
+
+
+def export(snn: SpikingNetwork, path: str | Path, images: Tensor | None = None, *, to: str | None = None) -> Exported:
+    """Write a network for another simulator: `to` is nir, onnx or spikingjelly, by default what the suffix says."""
+    path = Path(path)
+    to = to or SUFFIXES.get(path.suffix)
+    if to not in WRITERS:
+        known = ", ".join(f"{name} ({suffix})" for suffix, name in SUFFIXES.items())
+        raise ConfigError(f"{path}: say which format it is to have, one of {known}")
+    netlist = make_netlist(snn, images)
+    WRITERS[to](path, netlist)
+    return Exported(path, to, snn, netlist, tuple([NOTES[to]] if to in NOTES else []))
+
+
+def make_netlist(snn: SpikingNetwork, images: Tensor | None = None) -> Netlist:
+    """The netlist for images like these; without them for those of the network's card, or that it was calibrated on."""
+    image = _example(snn, images)
+    return netlist_of(snn, image, *_range(snn, image if images is None else images))
+
+
+def export_inputs(snn: SpikingNetwork, images: Tensor) -> Tensor:
+    """What goes into an exported network at each step, `[latency, N, C + planes, ...]`.
+
+    That is the image for T steps and, where the network has initial potentials, biases of their own for some steps or
+    layers that wait, one clock plane for each step: plane t is all ones at step t.
+    """
+    images = snn.checked((images,))[0][0]
+    netlist = make_netlist(snn, images)
+    return frames(images, netlist.T, netlist.latency, netlist.planes)
+
+
+def export_outputs(snn: SpikingNetwork, outputs: Tensor) -> Tensor:
+    """The answers of the network from what comes out of an exported one at each step, `[latency, N, ...]`."""
+    if len(outputs) != snn.latency:
+        raise DataError(f"the network has {snn.latency} steps and these outputs {len(outputs)}")
+    warm_up = snn.warm_up if snn.warm_up < snn.T else 0
+    return snn._read(snn.graph.nodes[snn.graph.outputs()[0]], outputs[snn.latency - snn.T + warm_up :].mean(0))
+
+
+def _example(snn: SpikingNetwork, images: Tensor | None) -> Tensor:
+    """One image of zeros of the size that is meant."""
+    dtype = next((p.dtype for p in snn.parameters() if p.is_floating_point()), torch.float32)
+    if images is not None:
+        return torch.zeros(1, *images.shape[1:], dtype=dtype)
+    card = snn.origin.card or {}
+    if card.get("size") and card.get("mean"):
+        return torch.zeros(1, len(card["mean"]), *card["size"], dtype=dtype)
+    if snn.origin.inputs:
+        return torch.zeros(1, *snn.origin.inputs[0], dtype=dtype)
+    raise ConfigError("the network does not know how large its images are: pass some")
+
+
+def _range(snn: SpikingNetwork, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Bounds of an image's values: those of its pixels where the card says how they are normalised."""
+    card = snn.origin.card or {}
+    if card.get("mean"):
+        mean, std = torch.tensor(card["mean"]).double(), torch.tensor(card["std"]).double()
+        return -mean / std, (1 - mean) / std
+    high = torch.full((images.shape[1],), max(NORMAL, float(images.abs().max()))).double()
+    return -high, high

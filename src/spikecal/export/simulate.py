@@ -1,0 +1,75 @@
+"""Running a netlist here: the oracle that other simulators are compared with, and what tests need no package for."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from spikecal.export.netlist import Clock, Conv, Flatten, Image, Linear, MaxPool, Netlist, Neurons, Node, SumPool
+from spikecal.neurons import Cells
+
+
+@dataclass(frozen=True)
+class Trains:
+    """What a network did over all its steps: `outputs` `[latency, N, ...]` and each layer's levels, likewise."""
+
+    outputs: Tensor
+    levels: dict[str, Tensor]
+
+
+@torch.no_grad()
+def simulate(netlist: Netlist, frames: Tensor) -> Trains:
+    """All steps of every node, front to back; `frames` `[latency, N, ...]` go in."""
+    last = {name: node.name for node in netlist.nodes.values() for name in node.inputs}
+    values: dict[str, Tensor] = {}
+    levels: dict[str, Tensor] = {}
+    outputs = torch.empty(0)
+    for node in netlist.nodes.values():
+        inputs = [values[name] for name in node.inputs]
+        outputs = frames if isinstance(node, Image) else _run(node, inputs, frames.shape[1])
+        values[node.name] = outputs
+        if isinstance(node, Neurons):
+            levels[node.name] = outputs.to(torch.int8)
+        for name in node.inputs:
+            if last[name] == node.name:
+                values.pop(name, None)
+    return Trains(outputs, levels)
+
+
+def _run(node: Node, inputs: list[Tensor], images: int) -> Tensor:
+    if isinstance(node, Clock):
+        schedule = (node.own + node.gate).reshape(-1, 1, node.shape[0], *(1,) * (len(node.shape) - 1))
+        return schedule.expand(-1, images, *node.shape)
+    x = inputs[0]
+    for more in inputs[1:]:
+        x = x + more
+    if isinstance(node, Neurons):
+        return torch.stack([fired.clone() for fired in _fire(node, x)])
+    if isinstance(node, MaxPool):
+        pooled = _each_step(node, x.cumsum(0))
+        return pooled - torch.cat([torch.zeros_like(pooled[:1]), pooled[:-1]])
+    return _each_step(node, x)
+
+
+def _fire(node: Neurons, current: Tensor) -> Iterator[Tensor]:
+    cells = Cells(theta=torch.ones((), dtype=current.dtype))
+    state = node.neuron.start(cells, current[0])
+    yield from node.neuron.advance(current, state, cells, len(current))
+
+
+def _each_step(node: Node, x: Tensor) -> Tensor:
+    """What a node without a memory, or a pool of sums, makes of `[steps, N, ...]`."""
+    steps, flat = x.shape[0], x.flatten(0, 1)
+    if isinstance(node, Conv):
+        flat = F.conv2d(flat, node.weight, node.bias, node.stride, node.padding, node.dilation, node.groups)
+    elif isinstance(node, Linear):
+        flat = F.linear(flat, node.weight, node.bias)
+    elif isinstance(node, SumPool):
+        flat = F.avg_pool2d(flat, node.kernel, node.stride, divisor_override=1)
+    elif isinstance(node, MaxPool):
+        flat = F.max_pool2d(flat, node.kernel, node.stride, node.padding, node.dilation, node.ceil_mode)
+    elif isinstance(node, Flatten):
+        flat = flat.flatten(1)
+    return flat.unflatten(0, (steps, -1))

@@ -1,0 +1,19 @@
+"""Networks as modules of SpikingJelly's own layers and neurons, for its monitors, training and kernels."""
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+from spikecal.export.export import make_netlist
+from spikecal.export.spikingjelly import module_of
+from spikecal.snn.network import SpikingNetwork
+
+
+def to_module(snn: SpikingNetwork, images: Tensor | None = None, *, step_mode: Literal["s", "m"] = "m") -> nn.Module:
+    """The network as an ordinary SpikingJelly module with the calibrated parameters.
+
+    It takes what `snn.export_inputs(x)` gives, all steps at once in mode `m` and one after the other in mode `s`;
+    `snn.export_outputs` makes answers of what it returns. `images` are needed where the network does not know their
+    size.
+    """
+    return module_of(make_netlist(snn, images), step_mode)

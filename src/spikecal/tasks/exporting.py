@@ -1,0 +1,132 @@
+"""Networks out of a file to other simulators, verified there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from spikecal.analysis.inspection import inspect
+from spikecal.data.card import Card
+from spikecal.data.images import readable
+from spikecal.data.prepare import Prepared
+from spikecal.data.sources import chosen_data, subset
+from spikecal.errors import ConfigError, SpikecalError
+from spikecal.export.export import Exported, export
+from spikecal.export.verify import BATCH, FAITHFUL, Verdict, simulators
+from spikecal.files import check_output
+from spikecal.progress import Progress
+from spikecal.snn.file import load
+from spikecal.snn.network import SpikingNetwork
+from spikecal.tasks.outcome import Line, Outcome, Table, asides, percent, size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exporting:
+    """A network of a file, the file to write, and what it is verified on."""
+
+    file: Path
+    output: Path
+    to: str | None
+    steps: int | None
+    size: tuple[int, int] | None
+    verify: bool
+    data: str | None
+    data_root: Path | None
+    images: int
+    seed: int
+
+
+def export_file(asked: Exporting, progress: Progress | None) -> Outcome:
+    """Write the network; with `verify`, an export that is not faithful is an error, and stays to be looked at."""
+    check_output(asked.output, [asked.file])
+    snn = load_network(asked.file, asked.steps)
+    images, labels = _images(asked, snn) if asked.verify else (None, None)
+    made = export(snn, asked.output, _example(asked, snn) if images is None else images[:1], to=asked.to)
+    facts = made.to_dict()
+    parts: list[Table | Line] = [Line(_written(made)), *asides([f"note: {note}" for note in made.notes])]
+    if images is None:
+        return Outcome(facts, parts)
+    simulators(made.to)  # before anything long: there must be one
+    verdicts = made.verify(images, labels, progress)
+    facts = {**facts, "verified": [verdict.to_dict() for verdict in verdicts]}
+    return Outcome(facts, [*parts, _verdict_table(asked.output, verdicts)], _unfaithful(asked.output, verdicts))
+
+
+def load_network(file: Path, steps: int | None) -> SpikingNetwork:
+    """The network for so many steps, or the largest of the file."""
+    if inspect(file)["head"]:
+        raise ConfigError(f"{file} has an analog head or is a detector's body: only whole networks can be exported")
+    return load(file) if steps is None else load(file, T=steps)
+
+
+def card_of(file: Path, snn: SpikingNetwork) -> Card:
+    if snn.origin.card is None:
+        raise ConfigError(f"{file} does not say what images it takes: convert it by `spikecal convert`")
+    return Card.from_dict(snn.origin.card)
+
+
+def _images(asked: Exporting, snn: SpikingNetwork) -> tuple[Tensor, Tensor | None]:
+    """Test images as the network takes them."""
+    card = card_of(asked.file, snn)
+    held_out = chosen_data(asked.data, card, "test", asked.data_root, from_file=True)
+    chosen = subset(readable(held_out, asked.images, asked.seed)[0], asked.images, asked.seed)
+    prepared = torch.cat([images for images, _ in Prepared(chosen, card).batches(BATCH)])
+    return prepared, chosen.labels
+
+
+def _example(asked: Exporting, snn: SpikingNetwork) -> Tensor | None:
+    """An image of the size that was asked for."""
+    if asked.size is None:
+        return None
+    if min(asked.size) < 1:
+        raise ConfigError(f"--size is a height and a width in pixels, not {asked.size[0]} and {asked.size[1]}")
+    channels = card_of(asked.file, snn).channels
+    if channels is None:
+        raise ConfigError(f"{asked.file} does not say how many channels its images have")
+    return torch.zeros(1, channels, *asked.size)
+
+
+def _written(made: Exported) -> str:
+    netlist, sizes = made.netlist, ", ".join(f"{path} {size(path.stat().st_size)}" for path in made.files)
+    clock = f" and {netlist.planes} clock planes" if netlist.planes and made.to != "onnx" else ""
+    image = "×".join(map(str, netlist.image.shape))
+    return f"{sizes}: T = {netlist.T}, {netlist.latency} steps in all, images {image}{clock}"
+
+
+def _verdict_table(path: Path, verdicts: Sequence[Verdict]) -> Table:
+    columns = (
+        "simulator", ">images", ">spikes", ">differing", ">in float32", ">output off by", ">same answers",
+        ">accuracy %", "",
+    )  # fmt: skip
+    return Table(f"{path}: verified", columns, [_row(verdict) for verdict in verdicts], _rounding(verdicts[0]))
+
+
+def _row(verdict: Verdict) -> tuple[str, ...]:
+    accuracy = ""
+    if verdict.right is not None and verdict.expected is not None:
+        accuracy = f"{percent(verdict.right / verdict.images)} (here {percent(verdict.expected / verdict.images)})"
+    return (
+        verdict.simulator, f"{verdict.images:,}", f"{verdict.spikes:,}",
+        "" if verdict.differing is None else f"{verdict.differing:,}", f"{verdict.single:,}",
+        f"{verdict.difference:.2g}", f"{verdict.agreeing:,}", accuracy,
+        "faithful" if verdict.faithful else "not faithful",
+    )  # fmt: skip
+
+
+def _rounding(verdict: Verdict) -> str:
+    """What the numbers of a table mean, once for all of its rows."""
+    return (
+        f"differing: in float64; {verdict.built:,} between the network and what was written. Rounding to float32 "
+        f"changes {verdict.rounding:,} spikes of the network itself."
+    )
+
+
+def _unfaithful(path: Path, verdicts: Sequence[Verdict]) -> SpikecalError | None:
+    bad = [verdict for verdict in verdicts if not verdict.faithful]
+    if not bad:
+        return None
+    most = {v.simulator: max(v.built, v.single if v.differing is None else v.differing) for v in bad}
+    said = ", ".join(f"{most[v.simulator] / max(1, v.spikes):.2g} of the spikes in {v.simulator}" for v in bad)
+    return SpikecalError(f"{path} is not faithful: it differs in {said}, more than {FAITHFUL:g}")

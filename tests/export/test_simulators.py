@@ -1,0 +1,172 @@
+"""Exported files run elsewhere to the same spikes: none differs, as every sum in these networks is exact."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from exporting import NETWORKS, Trunk, images, spiking
+from torch import Tensor
+
+from spikecal import ConfigError, ConversionError, SpikingNetwork, load
+from spikecal.export import packages
+from spikecal.export.verify import Verdict
+from spikecal.graph.ops import Spike
+from spikecal.neurons import IntegrateAndFire
+from spikecal.spikingjelly import to_module
+
+FORMATS = {"nir": "nir", "onnx": "onnx", "spikingjelly": "py"}
+WAITS: dict[str, Callable[[int], int]] = {"none": lambda place: 0, "some": lambda place: 1 + place % 2}
+
+
+def verified(snn: SpikingNetwork, x: Tensor, path: Path) -> list[Verdict]:
+    """What all installed simulators make of the file; at least one must be there."""
+    return snn.export(path, x).verify(x, torch.arange(len(x)) % 4)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("wait", WAITS)
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("to", FORMATS)
+def test_the_same_spikes(to: str, name: str, wait: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime" if to == "onnx" else "nirtorch" if to == "nir" else "spikingjelly")
+    x = images(3)
+    snn = spiking(NETWORKS[name](), x, wait=WAITS[wait])
+    found = verified(snn, x, tmp_path / f"net.{FORMATS[to]}")
+    assert found
+    for verdict in found:
+        assert verdict.faithful and verdict.spikes > 500
+        assert verdict.single == verdict.built == verdict.rounding == 0
+        assert verdict.differing in ((None,) if to == "onnx" else (0,))
+        assert verdict.agreeing == 3 and verdict.right == verdict.expected
+        assert verdict.difference < 1e-6
+
+
+def test_max_pools_in_onnx(tmp_path: Path) -> None:
+    """Max-pools have a memory of their own, which goes in and out with the potentials."""
+    pytest.importorskip("onnxruntime")
+    x = images(3)
+    (verdict,) = verified(spiking(Trunk(), x, wait=lambda place: 2 * (place == 0)), x, tmp_path / "net.onnx")
+    assert verdict.single == 0 and verdict.spikes > 500
+
+
+def test_one_step_of_onnx(tmp_path: Path) -> None:
+    """Inputs, outputs and opset as documented; the same file takes any number of images."""
+    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    x = images(5)
+    snn = spiking(NETWORKS["plain"](), x)
+    snn.export(tmp_path / "net.onnx", x[:1])
+    model = onnx.load(tmp_path / "net.step.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    assert [entry.version for entry in model.opset_import] == [17]
+    names = ["image", "step", "body.1.v", "body.3.v", "head.2.v"]
+    assert [entry.name for entry in model.graph.input] == names
+    assert [entry.name for entry in model.graph.output] == ["current", *(f"{name}.next" for name in names[1:])]
+    assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "N"
+    session = runtime.InferenceSession(tmp_path / "net.onnx")
+    for n in (1, 5):
+        (found,) = session.run(["output"], {"image": x[:n].numpy()})
+        torch.testing.assert_close(torch.from_numpy(found), snn(x[:n]))
+
+
+def test_a_module_of_spikingjelly() -> None:
+    """In both modes; it can be trained, and its parameters are the calibrated ones."""
+    pytest.importorskip("spikingjelly")
+    from spikingjelly.activation_based import base, functional, monitor, neuron
+
+    x = images(3)
+    snn = spiking(NETWORKS["residual"](), x, wait=lambda place: 1)
+    snn.origin = snn.origin.changed(inputs=((2, 8, 8),))  # as `convert` and files have it
+    net, inputs = to_module(snn), snn.export_inputs(x)
+    watched = monitor.OutputMonitor(net, neuron.IFNode)
+    outputs = net(inputs)
+    torch.testing.assert_close(snn.export_outputs(outputs), snn(x))
+    counts = snn.run(x).spikes
+    assert [int(record.sum()) for record in watched.records] == [int(count.sum()) for count in counts.values()]
+    functional.reset_net(net)
+    functional.set_step_mode(net, "s")
+    stepwise = torch.stack([net(frame) for frame in inputs])
+    torch.testing.assert_close(stepwise, outputs)
+    outputs.sum().backward()
+    assert all(p.grad is not None for p in net.parameters())
+    assert all(isinstance(module, base.StepModule) for module in net.children())
+
+
+def test_a_file_that_was_loaded_again(tmp_path: Path) -> None:
+    pytest.importorskip("nirtorch")
+    x = images(2)
+    spiking(NETWORKS["plain"](), x, wait=lambda place: 1).save(tmp_path / "net.snn")
+    found = verified(load(tmp_path / "net.snn"), x, tmp_path / "net.nir")
+    assert all(verdict.differing == 0 for verdict in found)
+
+
+def test_what_a_nir_file_says(tmp_path: Path) -> None:
+    nir = pytest.importorskip("nir")
+    x = images(1)
+    snn = spiking(NETWORKS["residual"](), x, wait=lambda place: 1)
+    made = snn.export(tmp_path / "net.nir", x)
+    assert "subtract" in made.notes[0]
+    graph = nir.read(tmp_path / "net.nir")
+    neurons = [node for node in graph.nodes.values() if isinstance(node, nir.IF)]
+    assert len(neurons) == 5
+    assert all((node.v_threshold == 1).all() for node in neurons)
+    convolutions = [node for node in graph.nodes.values() if isinstance(node, nir.Conv2d)]
+    assert all(not node.bias.any() for node in convolutions)  # with waits all biases are on the clock
+    assert graph.nodes["image"].input_type["input"].tolist() == [2 + snn.latency, 8, 8]
+    assert '"reset": "subtract"' in str(graph.metadata["spikecal"])
+
+
+def test_an_export_that_is_not_faithful(tmp_path: Path) -> None:
+    """A file that was changed after it was written is not called faithful."""
+    nir = pytest.importorskip("nir")
+    pytest.importorskip("nirtorch")
+    x = images(3)
+    made = spiking(NETWORKS["plain"](), x).export(tmp_path / "net.nir", x)
+    graph = nir.read(tmp_path / "net.nir")
+    graph.nodes["body_2"].weight[0] *= 1.5
+    nir.write(tmp_path / "net.nir", graph)
+    for verdict in made.verify(x):
+        assert not verdict.faithful
+        assert verdict.built == 0 and verdict.differing > 0
+
+
+class Signed(IntegrateAndFire):
+    name = "signed"
+    alphabet = (-1, 0, 1)  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_what_a_target_has_no_neuron_or_pool_for(to: str, tmp_path: Path) -> None:
+    pytest.importorskip(to)
+    x = images(1)
+    snn = spiking(NETWORKS["plain"](), x)
+    op = snn.graph.nodes["body.1"].op
+    assert isinstance(op, Spike)
+    op.neuron = Signed()
+    with pytest.raises(ConversionError, match="body.1: .*signed neurons"):
+        snn.export(tmp_path / "net", x, to=to)
+    if to != "onnx":
+        with pytest.raises(ConversionError, match="max_pool2d: .* no max-pool"):
+            spiking(Trunk(), x).export(tmp_path / "net", x, to=to)
+    assert not list(tmp_path.iterdir())
+
+
+def test_packages_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "find_spec", lambda name: None)
+    x = images(1)
+    snn = spiking(NETWORKS["plain"](), x)
+    for to in ("nir", "onnx"):
+        with pytest.raises(ConfigError, match=rf"needs the package {to}: `pip install spikecal\[{to}\]`"):
+            snn.export(tmp_path / "net", x, to=to)
+    with pytest.raises(ConfigError, match=r"needs the package spikingjelly: `pip install spikecal\[spikingjelly\]`"):
+        to_module(snn, x)
+    with pytest.raises(ConfigError, match="nothing is installed that runs spikingjelly files"):
+        snn.export(tmp_path / "net.py", x).verify(x)  # it takes no package to write one
+    with pytest.raises(ConfigError, match=r"say which format it is to have, one of nir \(.nir\)"):
+        snn.export(tmp_path / "net.txt", x)
+
+
+def test_a_size_that_nobody_knows(tmp_path: Path) -> None:
+    x = images(1)
+    snn = spiking(NETWORKS["plain"](), x)
+    with pytest.raises(ConfigError, match="does not know how large its images are"):
+        snn.export(tmp_path / "net.onnx")

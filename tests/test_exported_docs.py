@@ -1,0 +1,46 @@
+"""The commands in the pages on export do what the pages show, but for the numbers that a machine decides."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scripts import ROOT
+from spikecal.cli.main import main
+
+PAGES = {"nir": "nirtorch", "onnx": "onnxruntime", "spikingjelly": "spikingjelly"}
+FIRST = "$ spikecal convert resnet20-nobn --data demo -T 4 --pipeline lcp --images 16 --test 0 -o net.snn"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the first command of all pages was run."""
+    place = tmp_path_factory.mktemp("export")
+    assert FIRST in (ROOT / "docs" / "export.md").read_text()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        assert main(FIRST.split()[2:]) == 0
+    return place
+
+
+def shown(text: str) -> list[str]:
+    """Lines without the numbers that a processor's rounding decides, and the room that these take."""
+    masked = re.sub(r"(?<![\w.])[\d,]+(\.\d+)?(e-\d+)?", "#", text)
+    return [" ".join(line.split()) for line in masked.splitlines() if line.strip(" ─")]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_a_page(
+    page: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip(PAGES[page])
+    monkeypatch.chdir(folder)
+    blocks = re.findall(
+        r"```console\n\$ spikecal (.*?)\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(), re.DOTALL
+    )
+    assert blocks
+    for command, expected in blocks:
+        capsys.readouterr()
+        assert main(command.split()) == 0
+        found = capsys.readouterr().out
+        assert shown(found) == shown(expected)
