@@ -186,8 +186,9 @@ def measured(one: Subject, pipeline: str, T: int | None, latency: int | None) ->
 def facts_of(one: Subject, snn: spikecal.SpikingNetwork) -> dict[str, Any]:
     """What is told of a network: its time, how far it is below the ANN, spikes and energy of some images."""
     answers = right(snn, one)
-    spikes, meter = snn.run(one.test[:BATCH]).spikes, EnergyMeter(snn)
-    meter.add((one.test[:BATCH],), spikes)
+    some = one.test[:BATCH]
+    spikes, meter = snn.run(some).spikes, EnergyMeter(snn)
+    meter.add((some,), spikes)
     return {
         "T": snn.T,
         "latency": snn.latency,
@@ -195,7 +196,7 @@ def facts_of(one: Subject, snn: spikecal.SpikingNetwork) -> dict[str, Any]:
         "placement": snn.origin.placements.get(snn.T, {}).get("kept"),
         "ann": 100 * float(one.right.mean()),
         "below": 100 * float(one.right.mean() - answers.mean()),
-        "spikes": float(sum(int(count.sum()) for count in spikes.values())) / BATCH,
+        "spikes": float(sum(int(count.sum()) for count in spikes.values())) / len(some),
         "energy": meter.result().ratio,
         "answers": packed(answers),
     }

@@ -33,10 +33,10 @@ from spikecal.choice.heldout import HeldOut
 from spikecal.choice.selection import Decision, decide
 from spikecal.errors import ConversionError
 from spikecal.graph.graph import Graph, describe
-from spikecal.graph.lowering.lower import lower
+from spikecal.graph.joints import DEFAULT, Joints, checked_joints, staged
 from spikecal.graph.lowering.prepare import unwrapped
 from spikecal.graph.ops import Spike
-from spikecal.graph.stages import partition, with_joints
+from spikecal.graph.stages import partition
 from spikecal.phases import Context, histograms, run_phases, set_neurons
 from spikecal.pipeline import AUTO, Effort, Plan
 from spikecal.progress import Watching, watched
@@ -61,6 +61,7 @@ def convert(
     *,
     latency: int | str | None = None,
     effort: Effort | None = None,
+    joints: Joints = DEFAULT,
     seed: int = 0,
     keep: Sequence[str] = (),
     workdir: str | Path | None = None,
@@ -74,15 +75,18 @@ def convert(
     `images`: a tensor, a dataset or a loader, normalised as in training; labels are ignored. `latency`: steps from the
     first of the input to the last of the output, "2x" for 2 T or "+10" for T + 10; what it has beyond T is spent on
     layers that wait, where that helps. With a latency and no T, T is chosen too. `effort`: how many pipelines AUTO
-    tries, "low", "normal" or "high": about 5, 20 or 300 times the time of LCP. `keep`: submodules that stay analog at
-    the end of the network. `workdir`: where a killed conversion resumes from. `memory`: bytes to use before going to
-    disk, or a size such as "2G"; by default half of what is free. `micro_batch`: images per kernel call. `records`:
-    whether a pipeline without calibrators simulates some images nevertheless, to record the errors of its stages.
-    `progress`: True for a bar, or a function of phase, done and total.
+    tries, "low", "normal" or "high": about 5, 20 or 300 times the time of LCP. `joints`: what becomes of linear values
+    that weighted layers read: "analog" currents, "signed" spikes, or "merge", which multiplies two linear maps where
+    one is cheaper. `keep`: submodules that stay analog at the end of the network. `workdir`: where a killed conversion
+    resumes from. `memory`: bytes to use before going to disk, or a size such as "2G"; by default half of what is free.
+    `micro_batch`: images per kernel call. `records`: whether a pipeline without calibrators simulates some images
+    nevertheless, to record the errors of its stages. `progress`: True for a bar, or a function of phase,
+    done and total.
     """
     check_model(model)
     model = unwrapped(model)
     keep = checked_keep(keep)
+    checked_joints(joints)
     seed = checked_number("seed", seed, 0, 2**63)
     ranks = current()
     budget = memory_of(memory, ranks.neighbours)
@@ -95,7 +99,7 @@ def convert(
         for image in collect(images, plan.fixed.images, number_of_inputs(model), seed, image_dims(model))
     ]
     started = time.perf_counter()
-    graph = _lowered(model, chosen, keep, plan)
+    graph = _lowered(model, chosen, keep, plan, joints)
     timings = Timings(lowering=time.perf_counter() - started)
     identity = partial(_identity, graph, chosen, plan, [choices, seed, list(keep), micro_batch])
     ranks.agree("convert", lambda: {**identity(), "working directory": workdir is not None, "records": records})
@@ -113,14 +117,16 @@ def convert(
             workdir=work,
             ranks=ranks,
         )
-        result = _calibrated(context, plan, choices, timings, dtype)
+        result = _calibrated(context, plan, choices, timings, dtype, Origin(joints=joints))
     result.describe(images=len(chosen), keep=tuple(keep))
     return result
 
 
-def _lowered(model: nn.Module, images: list[Inputs], keep: Sequence[str], plan: Plan) -> Graph:
+def _lowered(
+    model: nn.Module, images: list[Inputs], keep: Sequence[str], plan: Plan, joints: Joints = DEFAULT
+) -> Graph:
     """The canonical graph of a model, if that is one that can spike."""
-    graph = with_joints(lower(model, example_of(images), keep))
+    graph = staged(model, example_of(images), keep, joints)
     if not partition(graph):
         raise ConversionError(type(model).__name__, "a network that computes nothing", "convert one that does")
     if not any(isinstance(node.op, Spike) for node in graph.nodes.values()):
@@ -141,7 +147,9 @@ def _identity(graph: Graph, images: list[Inputs], plan: Plan, settings: list[Any
     }
 
 
-def _calibrated(context: Context, plan: Plan, choices: list[Choice], timings: Timings, dtype: torch.dtype) -> Result:
+def _calibrated(
+    context: Context, plan: Plan, choices: list[Choice], timings: Timings, dtype: torch.dtype, origin: Origin
+) -> Result:
     """One network for each choice of T and latency."""
     seen, timings.thresholds = histograms(context)
     per_image = timings.thresholds / min(len(context.images), context.pipeline.threshold.images)
@@ -160,7 +168,7 @@ def _calibrated(context: Context, plan: Plan, choices: list[Choice], timings: Ti
         records += run_phases(replace(context, pipeline=found.pipeline), network, per_image)
         networks[found.T], decisions[found.T] = network, found
         timings.steps[found.T] = time.perf_counter() - started
-    origin = Origin(
+    origin = origin.changed(
         inputs=tuple(tuple(x.shape[1:]) for x in context.images[0]),
         micro_batches={T: context.images_per_call(T) for T in networks if context.phases()},
         placements={T: found.placement.to_dict() for T, found in decisions.items() if found.placement},

@@ -1,4 +1,4 @@
-"""What a layer of neurons does with its current: the interface, and integrate-and-fire, its one implementation.
+"""What a layer of neurons does with its current: the interface, integrate-and-fire, and its signed form.
 
 A neuron emits whole numbers, its *levels*: 0 and 1 are no spike and a spike. What a layer passes on is theta times the
 level. All of it is pure but for `advance`, which moves the state on in place.
@@ -43,6 +43,7 @@ class Neuron:
 
     name: ClassVar[str] = ""  # in files; that of the class, where it has none
     alphabet: ClassVar[tuple[int, ...]] = (0, 1)  # the levels it can emit, neighbouring whole numbers
+    floors: ClassVar[bool] = True  # whether its sum of levels is a floor, which loses half a level on average
 
     def __init_subclass__(cls) -> None:
         cls.name = cls.name or cls.__name__
@@ -109,12 +110,49 @@ class IntegrateAndFire(Neuron):
         return clipped, count.eq_(clipped)
 
 
-def _falling(theta: Tensor, bias: Tensor | None, steps: int) -> Sequence[Tensor]:
-    """What the potential without any bias has to reach at each step."""
+@dataclass(frozen=True)
+class SignedIntegrateAndFire(IntegrateAndFire):
+    """`v <- v + I(t) + b`; +1 where `v >= theta/2`, -1 where `v < -theta/2`; `v <- v - theta` times the level.
+
+    For linear values, which have both signs. What is left stays in `[-theta/2, theta/2)`: the sum of levels is rounded
+    without any half step, and a tie goes up. Were `v = -theta/2` to fire as well, a neuron at a tie would fire +1 and
+    -1 in turn for ever.
+    """
+
+    name = "signed integrate-and-fire"
+    alphabet = (-1, 0, 1)
+    floors = False
+
+    def advance(self, current: Tensor, state: State, cells: Cells, steps: int) -> Iterator[Tensor]:
+        """Integrate, fire, subtract; in place and in floats, with the bias as in `IntegrateAndFire`."""
+        v, levels, below = state["v"], torch.empty_like(state["v"]), torch.empty_like(state["v"])
+        for t, reached in enumerate(_falling(cells.theta / 2, cells.bias, steps)):
+            v.add_(current[t if len(current) > 1 else 0])
+            torch.ge(v, reached, out=levels)
+            torch.lt(v, reached - cells.theta, out=below)
+            levels.sub_(below)
+            v.addcmul_(levels, cells.theta, value=-1)
+            yield levels
+        if cells.bias is not None:
+            v.add_(steps * cells.bias)
+
+    def closed_form(self, current: Tensor, cells: Cells, T: int) -> Tensor:
+        """`clip(floor((T I + v(0) + T b) / theta + 1/2), -T, T)`."""
+        return cells.charge(current, T).add_(0.5).floor_().clamp_(-T, T)
+
+    def slope(self, current: Tensor, cells: Cells, T: int) -> tuple[Tensor, Tensor]:
+        """The slope is 0 where the sum is clipped, at either end."""
+        count = cells.charge(current, T).add_(0.5).floor_()
+        clipped = count.clamp(-T, T)
+        return clipped, count.eq_(clipped)
+
+
+def _falling(level: Tensor, bias: Tensor | None, steps: int) -> Sequence[Tensor]:
+    """What the potential without any bias has to reach at each step, where with it that is `level`."""
     if bias is None:
-        return [theta] * steps
+        return [level] * steps
     passed = torch.arange(1, steps + 1, device=bias.device, dtype=bias.dtype)
-    return (theta - passed.reshape(-1, *(1,) * bias.ndim) * bias).unbind(0)
+    return (level - passed.reshape(-1, *(1,) * bias.ndim) * bias).unbind(0)
 
 
 def initial_potential(v_init: Tensor | None, like: Tensor) -> Tensor:
@@ -129,7 +167,7 @@ def initial_potential(v_init: Tensor | None, like: Tensor) -> Tensor:
     return torch.empty_like(like).copy_(v_init.expand(like.shape))
 
 
-NEURONS: dict[str, Neuron] = {neuron.name: neuron for neuron in (IntegrateAndFire(),)}
+NEURONS: dict[str, Neuron] = {neuron.name: neuron for neuron in (IntegrateAndFire(), SignedIntegrateAndFire())}
 
 
 def check_neuron(neuron: Any) -> None:

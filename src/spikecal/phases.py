@@ -13,11 +13,11 @@ from spikecal.calibration.calibrators import Calibrator
 from spikecal.calibration.histogram import PARTS, Histogram
 from spikecal.calibration.images import Inputs, batches
 from spikecal.calibration.sweep import StageRecord, Sweep, observe
-from spikecal.calibration.threshold import UnusableThreshold
+from spikecal.calibration.threshold import Quantiser, UnusableThreshold
 from spikecal.calibration.whole import NetworkPhase, Whole
 from spikecal.errors import CalibrationError, first_line
 from spikecal.graph.graph import Graph
-from spikecal.graph.ops import Spike, frozen
+from spikecal.graph.ops import SignedSpike, Spike, frozen
 from spikecal.graph.passes import set_pool_units
 from spikecal.pipeline import Phase, Pipeline
 from spikecal.progress import Progress
@@ -86,26 +86,28 @@ def set_neurons(
     dtype: torch.dtype,
     shapes: Shapes,
 ) -> None:
-    """Give every layer its kind of neuron, its threshold and the half step of rounding."""
-    largest = pipeline.neuron.alphabet[-1]
+    """Give every layer its kind of neuron, its threshold and the half step of rounding; linear values have theirs."""
     for stage in network.stages:
         op = stage.end.op
         if not isinstance(op, Spike):
             continue
-        op.neuron = pipeline.neuron
+        if not isinstance(op, SignedSpike):
+            op.neuron = pipeline.neuron
+        largest = op.neuron.alphabet[-1]
+        quantiser = pipeline.quantiser if op.neuron.floors else "round"
         # the search is for the largest value that a mean can have, in so many steps as it has levels
-        reach = solve_threshold(pipeline, stage.name, histograms[stage.name], network.T * largest).to(dtype)
+        reach = solve_threshold(pipeline, stage.name, histograms[stage.name], network.T * largest, quantiser).to(dtype)
         theta = pipeline.threshold.within(reach, op.clip) / largest
         set_threshold(op, theta, network.T, pipeline)
     if len(pipeline.neuron.alphabet) > 2:
         set_pool_units(network.graph, shapes)
 
 
-def solve_threshold(pipeline: Pipeline, stage: str, histogram: Histogram, steps: int) -> Tensor:
+def solve_threshold(pipeline: Pipeline, stage: str, histogram: Histogram, steps: int, quantiser: Quantiser) -> Tensor:
     """A layer's threshold. A user's own way may give anything: what cannot be is told with the layer."""
     part = type(pipeline.threshold)
     try:
-        return pipeline.threshold.solve(histogram, steps, pipeline.quantiser)
+        return pipeline.threshold.solve(histogram, steps, quantiser)
     except UnusableThreshold as error:
         raise CalibrationError(stage, part.__name__, str(error)) from error
     except Exception as error:
@@ -116,8 +118,8 @@ def solve_threshold(pipeline: Pipeline, stage: str, histogram: Histogram, steps:
 
 
 def set_threshold(op: Spike, theta: Tensor, T: int, pipeline: Pipeline) -> None:
-    """Give a layer a threshold, and the half step of rounding that goes with it."""
-    early, steadily = pipeline.half_step
+    """Give a layer a threshold, and the half step of rounding that goes with it where neurons do not round anyway."""
+    early, steadily = pipeline.half_step if op.neuron.floors else (0.0, 0.0)
     op.theta = frozen(theta)
     op.bias = frozen(steadily * theta / (2 * T)) if steadily else None
     op.v_init = frozen(early * theta / 2) if early else None

@@ -15,7 +15,7 @@ from spikecal.calibration.temporal import TemporalBias
 from spikecal.calibration.threshold import MMSE, Learned, MaxAct, Percentile, Quantiser, Threshold
 from spikecal.calibration.whole import NetworkPhase
 from spikecal.errors import ConfigError
-from spikecal.neurons import NEURONS, IntegrateAndFire, Neuron, check_neuron
+from spikecal.neurons import NEURONS, IntegrateAndFire, Neuron, SignedIntegrateAndFire, check_neuron
 from spikecal.parts import Own, absent, build, imported, plain, stand_in
 from spikecal.settings import from_toml, preset
 from spikecal.usercode import code_of, is_own
@@ -61,6 +61,8 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         check_neuron(self.neuron)
+        if isinstance(self.neuron, SignedIntegrateAndFire):
+            raise ConfigError('signed neurons are for linear values, not for activations: convert with joints="signed"')
         if self.rounding not in ROUNDINGS:
             raise ConfigError(f"rounding is one of {', '.join(ROUNDINGS)}, not {self.rounding!r}")
         self._check_kappa()

@@ -206,7 +206,7 @@ HOSTILE = {
     "neurons without threshold": lambda spec, header: [
         spec["parameters"]["8"].pop(k) for k in list(spec["parameters"]["8"]) if k.endswith(":theta")
     ],
-    "newer format": lambda spec, header: spec.update(format=4),
+    "newer format": lambda spec, header: spec.update(format=5),
     "a neuron nobody knows": lambda spec, header: next(n for n in spec["nodes"] if n["op"] == "Spike")["config"].update(
         neuron="leaky"
     ),

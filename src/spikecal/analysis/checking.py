@@ -9,12 +9,14 @@ from torch import Tensor, nn
 from spikecal.analysis.estimate import Estimate, estimate
 from spikecal.arguments import DEFAULT_T, check_model, checked_keep, home_of, steps_of
 from spikecal.errors import ConversionError, DataError
+from spikecal.graph.joints import LinearValues
 from spikecal.memory import in_words
 from spikecal.pipeline import AUTO, Plan, resolve_plan
 from spikecal.progress import duration
 from spikecal.tables import Table
 from spikecal.tensors import as_tensor
 
+NAMED = 4  # linear values
 COLUMNS = ("stage", "kind", "operations", ">shape", ">parameters")
 
 
@@ -44,7 +46,8 @@ class Check:
             rows = [(error.layer, error.found, error.hint) for error in self.refused]
             return Table(f"{self.name}: refused", ("layer", "found", "what to do"), rows)
         cost = f"at T = {self.T} about {duration(self.estimate.seconds)} and {in_words(self.estimate.bytes)} of memory"
-        return Table(f"{self.name}: converts", COLUMNS, stage_rows(self.stages), f"{len(self.stages)} stages; {cost}")
+        said = "\n".join([*linear_lines(self.estimate.linear), f"{len(self.stages)} stages; {cost}"])
+        return Table(f"{self.name}: converts", COLUMNS, stage_rows(self.stages), said)
 
     def __str__(self) -> str:
         return str(self.table())
@@ -70,6 +73,22 @@ def check(
     except ConversionError as error:
         return Check(name, steps, refused=(error, *error.others))
     return Check(name, steps, estimate=found)
+
+
+def linear_lines(found: LinearValues) -> list[str]:
+    """What is to be known of linear values that weighted layers read, and of the ways to handle them."""
+    count = len(found.names)
+    if count == 0:
+        return []
+    shown = ", ".join(found.names[:NAMED]) + (f" and {count - NAMED} more" if count > NAMED else "")
+    values = "1 linear value" if count == 1 else f"{count} linear values"
+    read = (
+        f"{values} that weighted layers read, {found.at_joints} of them at joints: {shown}; as currents they cost "
+        f"{100 * found.share:.0f} % of the network's multiply-adds at every step"
+    )
+    merge = "merges none" if found.merged == 0 else f"merges {found.merged} into one with the layer before"
+    left = "" if found.left == 0 else f"; {found.left} then still read currents"
+    return [read, f"joints signed: spikes of {count} layers of signed neurons instead; joints merge: {merge}{left}"]
 
 
 def stage_rows(stages: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:

@@ -7,8 +7,8 @@ current at the neurons and a the ANN's activation of it:
     r - s = (a - min(a, theta)) + (min(a, theta) - q) + (q - s) + (r - a)  clipping, flooring, unevenness, weights
 
 where q is the closed form of the spike count for a constant current c (paper, eq. of ClipFloor, with the neuron's own
-bias and initial potential in it, so flooring includes what rounding and calibration add). The last term is there
-only where weights were calibrated. Sums of squares do not add up, but signed means do.
+bias and initial potential in it, so flooring includes what rounding and calibration add). Signed neurons clip at -theta
+too. The last term is there only where weights were calibrated. Sums of squares do not add up, but signed means do.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from spikecal.calibration.images import batches, collect
 from spikecal.errors import ConfigError
 from spikecal.graph.graph import Graph, describe
-from spikecal.graph.lowering.lower import lower
+from spikecal.graph.joints import staged
 from spikecal.graph.ops import Joint, Spike
-from spikecal.graph.stages import Stage, partition, with_joints
+from spikecal.graph.stages import Stage, partition
 from spikecal.progress import Progress
 from spikecal.snn.execute import Emission, Shapes, Want, analog, images_per_call, shapes_of
 from spikecal.snn.network import SpikingNetwork
@@ -138,7 +138,7 @@ def ann_graph(ann: nn.Module | Graph, snn: SpikingNetwork, example: Sequence[Ten
         keep = snn.origin.keep
         if snn.head is not None and not keep:
             raise ConfigError("this network has an analog head: give the graph it was made of, not the model")
-        ann = with_joints(lower(ann, tuple(torch.cat([x, x]) for x in example), keep))
+        ann = staged(ann, tuple(torch.cat([x, x]) for x in example), keep, snn.origin.joints)
     if describe(ann) != describe(snn.graph):
         raise ConfigError("the model is not the one this spiking network was made of: their operations differ")
     return ann
@@ -170,7 +170,7 @@ class StageRun:
     theta: Tensor | None
 
     def parts(self) -> dict[str, Tensor]:
-        kept = self.activation if self.theta is None else torch.minimum(self.activation, self.theta)
+        kept = self.activation if self.theta is None else self.activation.clamp(-self.theta, self.theta)
         return {
             "total": self.ann - self.mean,
             "input": self.ann - self.on_spikes,

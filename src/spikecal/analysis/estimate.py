@@ -7,9 +7,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from spikecal.calibration.cache import level_bits
 from spikecal.clock import fastest
+from spikecal.graph.joints import DEFAULT, LinearValues, arranged, linear_values
 from spikecal.graph.lowering.lower import lower
-from spikecal.graph.stages import Stage, last_uses, partition, with_joints
+from spikecal.graph.ops import Spike
+from spikecal.graph.stages import Stage, last_uses, partition
 from spikecal.phases import MEASURED, image_passes, images_of
 from spikecal.pipeline import Auto, Pipeline, Plan
 from spikecal.snn.execute import Shapes, shapes_of
@@ -22,14 +25,17 @@ class Estimate:
     stages: list[dict[str, Any]]
     seconds: float
     bytes: int
+    linear: LinearValues
 
 
 def estimate(network: nn.Module, images: Tensor, keep: Sequence[str], T: int, plan: Plan) -> Estimate:
     """Lower the network and time a pass over `images`; `ConversionError` where it cannot be converted."""
-    graph = with_joints(lower(network, (images[:2],), keep))
+    lowered = lower(network, (images[:2],), keep)
+    graph, linear = arranged(lowered, (images,), DEFAULT), linear_values(lowered, (images,))
     stages, shapes = partition(graph), shapes_of(graph, (images,))
     seconds = fastest(lambda: graph.run(images)) / len(images) * passes(plan, T)
-    return Estimate([_facts(stage, shapes) for stage in stages], seconds, peak_bytes(stages, shapes, T, plan.fixed))
+    facts = [_facts(stage, shapes) for stage in stages]
+    return Estimate(facts, seconds, peak_bytes(stages, shapes, T, plan.fixed), linear)
 
 
 def passes(plan: Plan, T: int) -> float:
@@ -42,17 +48,22 @@ def passes(plan: Plan, T: int) -> float:
 
 
 def peak_bytes(stages: list[Stage], shapes: Shapes, T: int, pipeline: Pipeline) -> int:
-    """The most that lives at once between stages: floats of the ANN, a bit a spike, a float a step at a joint."""
+    """The most that lives at once between stages: floats of the ANN, bits of spikes, a float a step at a joint."""
     images = max((c.images for c in pipeline.calibrators), default=MEASURED)
     live: dict[str, int] = {}
     peak = 0
     for stage, freed in zip(stages, last_uses(stages), strict=True):
         count = prod(shapes[stage.name][1:]) * images
-        live[stage.name] = 4 * count + (T * count // 8 if stage.spiking else 4 * T * count)
+        live[stage.name] = 4 * count + T * count * bits_per_step(stage) // 8
         peak = max(peak, sum(live.values()))
         for name in freed:
             live.pop(name, None)
     return peak
+
+
+def bits_per_step(stage: Stage) -> int:
+    """What the cache holds of a neuron for each step, or of a joint."""
+    return level_bits(stage.end.op.neuron.alphabet) if isinstance(stage.end.op, Spike) else 32
 
 
 def _facts(stage: Stage, shapes: Shapes) -> dict[str, Any]:

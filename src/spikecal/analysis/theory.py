@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from spikecal.analysis.errors import StageRun, ann_graph, walk
 from spikecal.errors import ConfigError
 from spikecal.graph.graph import Graph
+from spikecal.graph.ops import SignedSpike
 from spikecal.graph.stages import Stage, partition
 from spikecal.snn.execute import analog, shapes_of
 from spikecal.snn.network import SpikingNetwork
@@ -153,7 +154,8 @@ def _one_image(graph: Graph, snn: SpikingNetwork, image: list[Tensor]) -> tuple[
         mixed = finish(means, i + 1)
         after = mixed[wanted]
         exact = 2 * (before - after).square().sum()
-        flips = flipped[stage.name].sum() if stage.spiking else torch.zeros(())
+        kinked = stage.spiking and not isinstance(stage.end.op, SignedSpike)
+        flips = flipped[stage.name].sum() if kinked else torch.zeros(())
         terms.append(
             LayerTerm(stage.name, weight, (weight * (e @ hessian @ e))[None], (weight * exact)[None], flips[None])
         )

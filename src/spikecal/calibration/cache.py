@@ -33,7 +33,7 @@ class Train:
     def pack(cls, levels: Tensor, height: Tensor, alphabet: Sequence[int] = (0, 1)) -> "Train":
         """From whole numbers `[T, N, ...]`; booleans where the levels are 0 and 1."""
         flat = _channels_to_end(levels).flatten().cpu().numpy()
-        lowest, planes = alphabet[0], max(1, (len(alphabet) - 1).bit_length())
+        lowest, planes = alphabet[0], level_bits(alphabet)
         if flat.dtype == bool:
             rows = [np.packbits(flat)]
         else:
@@ -67,6 +67,11 @@ class Train:
         else:
             levels = flat.reshape(shape)
         return levels.mul_(self.height)
+
+
+def level_bits(alphabet: Sequence[int]) -> int:
+    """How many bits tell the levels of an alphabet apart."""
+    return max(1, (len(alphabet) - 1).bit_length())
 
 
 Value = Train | Tensor

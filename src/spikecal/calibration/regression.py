@@ -15,7 +15,7 @@ from spikecal.calibration.update import Update
 from spikecal.calibration.view import StageView
 from spikecal.errors import ConfigError
 from spikecal.graph.graph import Node
-from spikecal.graph.ops import Add, ChannelAffine, Conv, Linear, Op, Spike
+from spikecal.graph.ops import Add, ChannelAffine, Conv, Linear, Op, SignedSpike, Spike
 from spikecal.graph.stages import Stage
 from spikecal.tensors import channels_last
 
@@ -229,8 +229,9 @@ def row_count(blocks: Sequence[Block], available: int) -> int:
 def at_the_end(view: StageView, call: range, current: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """What a mean current comes to, and the least and the greatest that are as right as the ANN's value.
 
-    Neurons emit `theta/T floor((T I + own charge) / theta)`, and half a step of theta/T is cut off on average. They
-    emit nothing below 0, and theta at most. An output of the network is read as the activation of its current alone.
+    Neurons emit `theta/T floor((T I + own charge) / theta)`, and half a step of theta/T is cut off on average; those
+    that round cut nothing off. They emit nothing below 0, or below -theta where they are signed, and theta at most. An
+    output of the network is read as the activation of its current alone.
     """
     end = view.stage.end.op
     if not isinstance(end, Spike):
@@ -240,10 +241,14 @@ def at_the_end(view: StageView, call: range, current: Tensor) -> tuple[Tensor, T
     most: Tensor | float = math.inf if end.clip is None else end.clip
     if not view.output:
         most = end.neuron.alphabet[-1] * cells.theta
-        current = current + (cells.own_charge(view.T) - cells.theta / 2) / view.T
-    least = z if end.neuron.alphabet[0] < 0 else -torch.inf  # neurons with negative levels must not undershoot
-    low = torch.where(z > 0, z.clamp(max=torch.as_tensor(most).to(z)), least)
-    return current, low, torch.where(z < most, z.clamp(min=0), torch.inf)
+        lost = cells.theta / 2 if end.neuron.floors else 0
+        current = current + (cells.own_charge(view.T) - lost) / view.T
+    highest = torch.as_tensor(most).to(z)
+    linear = isinstance(end, SignedSpike)
+    lowest = -highest if linear else torch.zeros_like(highest)
+    undershoot = end.neuron.alphabet[0] < 0 and not linear  # a ReLU's neurons must not, where they can
+    low = torch.where(z > lowest, torch.minimum(z, highest), z if undershoot else -torch.inf)
+    return current, low, torch.where(z < highest, torch.maximum(z, lowest), torch.inf)
 
 
 def features(block: Block, values: dict[str, Tensor], where: tuple[Tensor, ...]) -> Tensor:

@@ -65,7 +65,8 @@ def observe(
         inputs = {name: channels_last(x).unsqueeze(0) for name, x in zip(graph.inputs(), batch, strict=True)}
         for stage, value in analog_values(stages, inputs, batch_shapes):
             if isinstance(stage.end.op, Spike):
-                seen = Histogram.of(value[0], stage.end.op.channel, stage.end.op.clip)
+                # of magnitudes: signed neurons have one threshold for both signs, others no negative values
+                seen = Histogram.of(value[0].abs(), stage.end.op.channel, stage.end.op.clip)
                 found[stage.name] = found[stage.name].merge(seen)
         progress.advance()
     return {name: histogram.everywhere(ranks) for name, histogram in found.items()}

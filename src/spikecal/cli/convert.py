@@ -47,6 +47,13 @@ def convert(
         options.Effort | None,
         typer.Option(help="How much auto tries: about 5, 20 or 300 times the time of lcp. (default normal)"),
     ] = None,
+    joints: Annotated[
+        options.Joints | None,
+        typer.Option(
+            help="Linear values that weighted layers read: as currents, as signed spikes, or multiplied away where "
+            "that is cheaper. (default analog)"
+        ),
+    ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="A pipeline as TOML.")] = None,
     keep: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Submodule that stays analog, at the network's end.")
@@ -129,7 +136,7 @@ def convert(
         check_folder(workdir)
     asked = Conversion(
         model=model, output=output, weights=weights, data=data, data_root=data_root,
-        steps=sorted(set(steps)) if steps else None, latency=latency, pipeline=settings, images=images,
+        steps=sorted(set(steps)) if steps else None, latency=latency, joints=joints, pipeline=settings, images=images,
         keep=tuple(keep or ()), readout=readout, seed=seed, workdir=workdir, memory=budget,
         micro_batch=micro_batch, test=test, strict=strict, records=records, report=report,
     )  # fmt: skip

@@ -62,6 +62,7 @@ Neurons = Annotated[
 Rounding = Literal["floor", "bias", "potential", "split"]
 Per = Literal["layer", "channel"]
 Effort = Literal["low", "normal", "high"]
+Joints = Literal["analog", "signed", "merge"]
 
 
 def shape_of(shape: str | None, size: tuple[int, int] | None) -> tuple[int, ...] | None:

@@ -22,6 +22,7 @@ from spikecal.detection.boxes import BoxData, as_boxes
 from spikecal.detection.precision import Detections, Precision, detect
 from spikecal.errors import ConfigError, DataError, FileError
 from spikecal.graph.graph import same_structure
+from spikecal.graph.joints import DEFAULT, Joints
 from spikecal.graph.lowering.prepare import SMALL_TYPES
 from spikecal.pipeline import AUTO, Auto, Effort, Plan, resolve_plan
 from spikecal.progress import Watching
@@ -95,6 +96,7 @@ def convert(
     *,
     latency: int | str | None = None,
     effort: Effort | None = None,
+    joints: Joints = DEFAULT,
     count: int = IMAGES,
     readout: Readout = READOUT,
     seed: int = 0,
@@ -109,8 +111,8 @@ def convert(
     `images` are those the detector takes, [3, H, W] in 0..1 and of any size: a list, a dataset (what follows the image
     in its items is ignored), a loader of lists, or `BoxData`. Each is scaled and normalised by the detector's own
     transform and calibrated on as it is, without the padding of batches. Potentials are one a channel. `readout` is
-    what the body passes on: the activation of its mean current, or mean spikes. `T`, `latency` and `effort` are as in
-    `spikecal.convert`.
+    what the body passes on: the activation of its mean current, or mean spikes. `T`, `latency`, `effort` and `joints`
+    are as in `spikecal.convert`.
     """
     if readout not in READOUTS:
         raise ConfigError(f"the readout is one of {', '.join(READOUTS)}, not {readout!r}")
@@ -125,6 +127,7 @@ def convert(
         _per_channel(resolve_plan(pipeline)),
         latency=latency,
         effort=effort,
+        joints=joints,
         seed=seed,
         workdir=workdir,
         memory=memory,

@@ -1,6 +1,6 @@
 """Partition of a canonical graph into stages: what is between two layers of neurons, with the neurons at its end."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spikecal.graph.graph import Graph, Node, map_leaves
@@ -16,6 +16,7 @@ from spikecal.graph.ops import (
     Pad,
     Permute,
     Reshape,
+    SignedSpike,
     Slice,
     Spike,
 )  # fmt: skip
@@ -50,6 +51,8 @@ class Stage:
 
     @property
     def kind(self) -> str:
+        if isinstance(self.end.op, SignedSpike):
+            return "signed neurons"
         return "neurons" if self.spiking else "joint"
 
     def weighted(self) -> list[Node]:
@@ -63,20 +66,28 @@ class Stage:
 
 def with_joints(graph: Graph) -> Graph:
     """The graph with a Joint after every linear value that is an output or that more than one stage reads."""
-    joints = _joint_sources(graph)
-    renamed = {name: f"{name}.joint" for name in joints}
-    result = Graph(head=graph.head)
-    for node in graph.nodes.values():
-        inputs = tuple(renamed.get(name, name) for name in node.inputs)
-        result.add(replace(node, inputs=inputs))
-        if node.name in renamed:
-            joint = Joint(channel=node.channel)
-            result.add(Node(renamed[node.name], joint, (node.name,), channel=node.channel))
-    result.output = map_leaves(lambda name: renamed.get(name, name), graph.output)
+    ends = {name: graph.nodes[name] for name in joint_sources(graph)}
+    joints = {
+        name: Node(f"{name}.joint", Joint(channel=end.channel), (name,), channel=end.channel)
+        for name, end in ends.items()
+    }
+    result = with_nodes_after(graph, joints)
+    result.output = map_leaves(lambda name: joints[name].name if name in joints else name, graph.output)
     return result
 
 
-def _joint_sources(graph: Graph) -> set[str]:
+def with_nodes_after(graph: Graph, added: Mapping[str, Node]) -> Graph:
+    """The graph with a node after each of some others. What read those reads it instead; outputs stay what they are."""
+    result = Graph(output=graph.output, head=graph.head)
+    for node in graph.nodes.values():
+        inputs = tuple(added[name].name if name in added else name for name in node.inputs)
+        result.add(replace(node, inputs=inputs))
+        if node.name in added:
+            result.add(added[node.name])
+    return result
+
+
+def joint_sources(graph: Graph) -> set[str]:
     """The linear nodes that must end a stage."""
     users, outputs = graph.users(), set(graph.outputs())
     ends: dict[str, frozenset[str]] = {}  # the stage ends a value reaches without passing another

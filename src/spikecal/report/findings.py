@@ -35,6 +35,7 @@ def findings(sources: Sequence[Source], networks: Sequence[Facts], near: float) 
         _mostly_dead(networks),
         _worse(networks),
         _remarks(networks),
+        _analog(networks),
         _energy(networks),
         _few_tested(networks),
         _seen(networks),
@@ -51,7 +52,7 @@ def _finding(level: str, title: str, text: str, todo: str, places: Iterable[Plac
 def _where(networks: Sequence[Facts], holds: Callable[[dict[str, Any]], bool]) -> list[Place]:
     """Layers of which it holds; of several networks the ones with the most steps first."""
     order = sorted(networks, key=lambda n: -n["T"])
-    return [(n, row) for n in order for row in n["layers"] if row["kind"] == "neurons" and holds(row)]
+    return [(n, row) for n in order for row in n["layers"] if row["kind"] != "joint" and holds(row)]
 
 
 def _layers(places: Sequence[Place]) -> str:
@@ -216,6 +217,19 @@ def _energy(networks: Sequence[Facts]) -> Finding | None:
     if even is not None:
         text += f" Both cost the same at about {steps(round(even))} of such firing."
     return _finding("warning", "No energy is saved", text, "Use fewer steps, or stop as soon as the answer is stable.")
+
+
+def _analog(networks: Sequence[Facts]) -> Finding | None:
+    order = sorted(networks, key=lambda n: -n["T"])
+    places = [(n, row) for n in order for row in n["layers"] if row.get("analog")]
+    if not places:
+        return None
+    text = (
+        "They read linear values as currents that change from step to step: they cost all their multiply-adds at "
+        "every step, and a chip that sends spikes cannot run them."
+    )
+    todo = "Convert with --joints signed, which sends these values as spikes of signed neurons."
+    return _finding("warning", f"Weighted layers in {_layers(places)} read no spikes", text, todo, places)
 
 
 def _few_tested(networks: Sequence[Facts]) -> Finding | None:

@@ -11,6 +11,7 @@ from spikecal.analysis.energy import Energy
 from spikecal.analysis.errors import LayerErrors, NetworkErrors
 from spikecal.calibration.histogram import Histogram, merge_bins
 from spikecal.calibration.sweep import StageRecord
+from spikecal.graph.joints import analog_readers
 from spikecal.graph.ops import Spike
 from spikecal.report.source import Source
 
@@ -36,11 +37,13 @@ def layer_rows(
             records.setdefault(record.stage, []).append(record)
     found = {} if errors is None else {layer.stage: layer for layer in errors.layers}
     costs = _costs(energy)
-    rows, windows = [], source.networks[T].windows
+    rows, windows, analog = [], source.networks[T].windows, set(analog_readers(source.networks[T].graph))
     for stage in windows.stages:
         row: dict[str, Any] = {"name": stage.name, "kind": stage.kind}
         if windows.waits:
             row |= {"waits": windows.waits.get(stage.name, 0), "start": windows.starts[stage.name]}
+        if read := [node.name for node in stage.nodes if node.name in analog]:
+            row["analog"] = read
         if isinstance(stage.end.op, Spike) and stage.end.op.theta is not None:
             theta = stage.end.op.theta.detach().double()
             row["threshold"] = [float(theta.mean()), float(theta.min()), float(theta.max())]

@@ -17,13 +17,13 @@ from spikecal.data.sets.known import KNOWN, WHOLE
 from spikecal.data.sources import data_root, load_data
 from spikecal.errors import ConfigError, DataError, refuse_unreadable
 from spikecal.graph.graph import Graph, describe
-from spikecal.graph.lowering.lower import lower
-from spikecal.graph.stages import with_joints
+from spikecal.graph.joints import staged
 from spikecal.progress import Progress, Silent
 from spikecal.reproduce.accuracy import ann_accuracy, snn_accuracy
 from spikecal.reproduce.costs import space, timing
 from spikecal.reproduce.sources import Source, Wanted, make_sources
 from spikecal.reproduce.subjects import Subject, Wish
+from spikecal.reproduce.ways import PAPERS_JOINTS
 from spikecal.workdir import fingerprint
 from spikecal.zoo.models import ZOO, build_model, has_bn, load_model, random_images
 from spikecal.zoo.packages import PACKAGES
@@ -105,7 +105,7 @@ class Classifier(Subject):
     @cached_property
     def graph(self) -> Graph:
         """The network as it is converted."""
-        return with_joints(lower(self.network, (self.example(2),)))
+        return staged(self.network, (self.example(2),), joints=PAPERS_JOINTS)
 
     @cached_property
     def model_print(self) -> str:

@@ -12,6 +12,7 @@ from spikecal.graph.stages import partition
 from spikecal.phases import MEASURED
 from spikecal.progress import Progress
 from spikecal.reproduce.cells import Cell
+from spikecal.reproduce.ways import PAPERS_JOINTS
 
 if TYPE_CHECKING:
     from spikecal.reproduce.classifiers import Classifier
@@ -24,7 +25,7 @@ def timing(cell: Cell, subject: "Classifier", progress: Progress, memory: int | 
     assert cell.pipeline is not None
     calibration, _ = subject.calibration(cell.pipeline.fixed.images, cell.seed)
     settings: dict[str, Any] = {"T": cell.T, "pipeline": cell.pipeline, "seed": cell.seed, "memory": memory}
-    result = convert(subject.network, calibration, progress=progress, **settings)
+    result = convert(subject.network, calibration, joints=PAPERS_JOINTS, progress=progress, **settings)
     used = min(max(c.images for c in cell.pipeline.fixed.calibrators), len(calibration))
     images = subject.example(min(MEASURED, used))
     graph = result.snn.graph  # as ANN: batch normalisation folded, channels-last

@@ -21,6 +21,7 @@ from spikecal.errors import ConfigError, refuse_unreadable
 from spikecal.progress import Progress, Silent
 from spikecal.reproduce.cells import FIXED
 from spikecal.reproduce.subjects import Subject, Wish
+from spikecal.reproduce.ways import PAPERS_JOINTS
 from spikecal.workdir import fingerprint
 from spikecal.zoo.detectors import DETECTORS, body_of, load_detector
 from spikecal.zoo.models import EMBEDDED
@@ -112,6 +113,7 @@ class Detector(Subject):
             self.train,
             cell.T,
             cell.pipeline.fixed,
+            joints=PAPERS_JOINTS,
             count=cell.pipeline.fixed.images,
             seed=cell.seed,
             workdir=None if work is None else work / "conversion",

@@ -11,12 +11,14 @@ from spikecal.arguments import home_of, image_dims, number_of_inputs
 from spikecal.calibration.images import collect
 from spikecal.calibration.sweep import StageRecord
 from spikecal.conversion import convert
+from spikecal.graph.joints import Joints
 from spikecal.memory import free_memory
 from spikecal.phases import Context, run_phases
 from spikecal.pipeline import Auto, Plan
 from spikecal.progress import Progress
 from spikecal.snn.network import SpikingNetwork
 
+PAPERS_JOINTS: Joints = "analog"
 PLACEMENTS = 6  # networks that the search for waits tries, and the one it compares with once more
 
 
@@ -71,6 +73,7 @@ class Converted(Way):
             T=order.T,
             pipeline=order.plan,
             latency=self.latency,
+            joints=PAPERS_JOINTS,
             seed=order.seed,
             workdir=order.workdir,
             memory=order.memory,

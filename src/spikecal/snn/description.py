@@ -17,7 +17,7 @@ from spikecal.neurons import Neuron
 from spikecal.snn.network import READOUTS
 from spikecal.snn.origin import Origin
 
-READABLE = (1, 2, 3)  # the first knew one kind of neuron
+READABLE = (1, 2, 3, 4)  # the first knew one kind of neuron
 MAX_NODES = 20_000
 MAX_NAME = 500
 MAX_NESTING = 16

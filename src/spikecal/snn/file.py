@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from spikecal.errors import FileError
 from spikecal.files import write_whole
 from spikecal.graph.graph import Node
-from spikecal.graph.ops import Spike
+from spikecal.graph.ops import SignedSpike, Spike
 from spikecal.settings import whole
 from spikecal.snn.checksum import checksum, digest
 from spikecal.snn.description import KEYS, check_neurons, check_numbers
@@ -27,6 +27,7 @@ from spikecal.snn.reading import Reader
 
 FORMAT = 2
 IN_TIME = 3  # with waits, a bias per step or a warm-up: a program that does not know of them must not run them
+SIGNED = 4  # with signed neurons at linear values
 
 
 def write(path: str | Path, networks: Mapping[int, SpikingNetwork], origin: Origin, extra: dict[str, Tensor]) -> None:
@@ -54,10 +55,11 @@ def write(path: str | Path, networks: Mapping[int, SpikingNetwork], origin: Orig
         info["readout"] = first.readout
     waits = {str(T): dict(network.waits) for T, network in sorted(networks.items()) if network.waits}
     step_biases = any(slot.endswith(":step_bias") for slots in parameters.values() for slot in slots)
+    signed = any(isinstance(node.op, SignedSpike) for node in graph.nodes.values())
     warm_ups = {str(T): network.warm_up for T, network in sorted(networks.items()) if network.warm_up}
     spec = json.dumps(
         {
-            "format": IN_TIME if waits or step_biases or warm_ups else FORMAT,
+            "format": SIGNED if signed else IN_TIME if waits or step_biases or warm_ups else FORMAT,
             "nodes": [_node_to_json(node) for node in graph.nodes.values()],
             "output": _structure_to_json(graph.output),
             "head": graph.head is not None,

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from spikecal.graph.joints import JOINTS, Joints
+
 Plain = dict[str, Any]  # data as JSON has it
 LARGEST_INPUT = 2**28  # numbers
 
@@ -23,6 +25,7 @@ class Origin:
     images: int | None = None  # how many there were to calibrate on; parts of a pipeline may use fewer
     inputs: tuple[tuple[int, ...], ...] = ()  # shapes of the first of them, without the batch
     keep: tuple[str, ...] = ()  # submodules that stayed analog
+    joints: Joints = "analog"  # what became of linear values that weights read
     card: Plain | None = None  # what the network expects of images
     measured: Plain | None = None  # what was measured of it and of the ANN
     calibration: str | None = None  # "distilled": the images were made from the network
@@ -39,6 +42,7 @@ class Origin:
             "micro_batch": {str(T): n for T, n in self.micro_batches.items()} if self.pipelines else None,
             "inputs": [list(shape) for shape in self.inputs] or None,
             "keep": list(self.keep) or None,
+            "joints": None if self.joints == "analog" else self.joints,
             "placements": {str(T): found for T, found in self.placements.items()} or None,
             "choices": {str(T): found for T, found in self.choices.items()} or None,
             **{name: getattr(self, name) for name in ("card", "measured", "images", "calibration", "detector")},
@@ -58,6 +62,7 @@ class Origin:
             micro_batches=_by_steps("micro_batch", info.get("micro_batch", {}), int),
             inputs=tuple(tuple(_shape(found)) for found in _all("inputs", info.get("inputs", []), list)),
             keep=tuple(_all("keep", info.get("keep", []), str)),
+            joints=_joints(info.get("joints", "analog")),
             images=_or_none(info, "images", int),
             card=_or_none(info, "card", dict),
             measured=_or_none(info, "measured", dict),
@@ -98,6 +103,13 @@ def _by_steps(name: str, found: Any, kind: type) -> dict[int, Any]:
     if not isinstance(found, dict) or not all(T.isascii() and T.isdigit() and len(T) < 9 for T in found):
         raise ValueError(f"what it says of its {name} is not by number of steps")
     return {int(T): value for T, value in zip(found, _all(name, list(found.values()), kind), strict=True)}
+
+
+def _joints(found: Any) -> Joints:
+    if found not in JOINTS:
+        raise ValueError(f"it has joints of a kind that this version of spikecal does not know: {str(found)[:20]!r}")
+    kind: Joints = found
+    return kind
 
 
 @dataclass

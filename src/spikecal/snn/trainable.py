@@ -1,6 +1,7 @@
 """A spiking network to train on: the spikes are the network's own, their gradients a surrogate's."""
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -87,10 +88,15 @@ class _Firing:
     surrogate: Surrogate
 
     def slope(self, charge: Tensor) -> Tensor:
-        """Of the level by the potential before firing, both in units of theta: one step for each level but 0."""
+        """Of the level by the potential before firing, both in units of theta: one step for each level but 0.
+
+        Neurons that round fire half a level before it.
+        """
         op = self.stage.end.op
         assert isinstance(op, Spike)
-        return sum((self.surrogate(charge - level) for level in op.neuron.alphabet if level), torch.zeros_like(charge))
+        early = 0.0 if op.neuron.floors else 0.5
+        steps = (level - math.copysign(early, level) for level in op.neuron.alphabet if level)
+        return sum((self.surrogate(charge - step) for step in steps), torch.zeros_like(charge))
 
 
 class _Fire(torch.autograd.Function):

@@ -1,12 +1,13 @@
 """Looking without changing anything: what a network would become, what is in a file, what is in a set of images."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from spikecal.analysis.checking import COLUMNS, stage_rows
+from spikecal.analysis.checking import COLUMNS, linear_lines, stage_rows
 from spikecal.analysis.estimate import estimate
 from spikecal.analysis.inspection import inspect
 from spikecal.arguments import steps_of
@@ -83,6 +84,7 @@ def check_model(
         return _refused(model, error)
     facts: dict[str, Any] = {"model": model, "converts": True, "input": list(shape[1:]), "shape": list(shape)}
     facts["stages"] = found.stages
+    facts["linear_values"] = asdict(found.linear)
     facts["estimate"] = {"T": T, "pipeline": name, "seconds": found.seconds, "bytes": found.bytes}
     rows = stage_rows(found.stages)
     cost = (
@@ -90,7 +92,9 @@ def check_model(
         f"{size(found.bytes)} of memory for {pipeline.fixed.images:,} inputs of {'×'.join(map(str, shape))} "
         f"(less memory: it goes to disk)"
     )
-    return Outcome(facts, [Table(f"{model}: converts", COLUMNS, rows), Line(cost)])
+    return Outcome(
+        facts, [Table(f"{model}: converts", COLUMNS, rows), *map(Line, linear_lines(found.linear)), Line(cost)]
+    )
 
 
 def _refused(model: str, error: ConversionError) -> Outcome:

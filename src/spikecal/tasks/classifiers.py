@@ -16,8 +16,7 @@ from spikecal.data.prepare import Prepared
 from spikecal.data.sources import chosen_data, subset
 from spikecal.errors import ConfigError, DataError
 from spikecal.graph.graph import Graph, describe
-from spikecal.graph.lowering.lower import lower
-from spikecal.graph.stages import with_joints
+from spikecal.graph.joints import staged
 from spikecal.progress import Progress
 from spikecal.report.measure import Measured, ann_of, check_inputs, first_images, gives_classes, look
 from spikecal.report.source import Source
@@ -38,7 +37,7 @@ def load_networks(
         if info["head"]:
             raise ConfigError(f"{file} was made with --keep and has no end of its own: give its network with --model")
         return [load(file, T=T, neurons=neurons) for T in steps]
-    graph = with_joints(lower(model, (images[0][None],), info.get("keep", ())))
+    graph = staged(model, (images[0][None],), info.get("keep", ()), info.get("joints", "analog"))
     networks = [load(file, T=T, head=graph.head, neurons=neurons) for T in steps]
     if describe(graph) != describe(networks[0].graph):
         raise ConfigError(f"{file} was not made of this network: their operations differ")

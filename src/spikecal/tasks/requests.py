@@ -10,6 +10,7 @@ from spikecal.arguments import choices_of, plan_of
 from spikecal.calibration.calibrators import Weights
 from spikecal.calibration.finetune import FineTune
 from spikecal.errors import ConfigError
+from spikecal.graph.joints import DEFAULT, Joints
 from spikecal.parts import imported
 from spikecal.pipeline import AUTO, BASELINE, THRESHOLDS, Auto, Effort, Pipeline, Plan, Rounding
 from spikecal.progress import Progress
@@ -81,6 +82,7 @@ class Conversion:
     data_root: Path | None
     steps: list[int] | None  # None: chosen for the latency
     latency: str | None  # of each network: steps, a multiple of T such as 2x, or +10 for ten more than T
+    joints: Joints | None  # None: the default
     pipeline: Plan
     images: int | None  # of every part, where the pipeline's own numbers are not wanted
     keep: tuple[str, ...]
@@ -102,6 +104,7 @@ class Conversion:
         return {
             "T": self.steps,
             "latency": self.latency,
+            "joints": self.joints or DEFAULT,
             "pipeline": self.pipeline,
             "seed": self.seed,
             "workdir": self.workdir,
@@ -119,6 +122,7 @@ class Conversion:
             "model": self.model,
             "T": sorted(result.networks),
             "timing": [found.to_dict() for found in timings(result)],
+            "joints": result.origin.joints,
             "pipeline": self.pipeline.to_dict(),
             "choices": {T: dict(found) for T, found in result.origin.choices.items()},
             "seed": self.seed,

@@ -2,7 +2,7 @@
 
 Each operation is a small module: plain configuration (`CONFIG`, goes into JSON) and tensors (`TENSORS`, go into
 safetensors). `forward` works on one folded batch `[B, ...]`; `over_time` on `[steps or 1, N, ...]`, where a leading 1
-means the same value at every step. All of them but MaxPool and Spike are affine, and act on each step alone.
+means the same value at every step. All of them but MaxPool and the two Spikes are affine, and act on each step alone.
 """
 
 from typing import Any, ClassVar, Self
@@ -27,7 +27,7 @@ from spikecal.graph.ops.linear import Add, ChannelAffine, Conv, ConvTranspose, L
 from spikecal.graph.ops.pooling import AdaptiveAvgPool, AvgPool, MaxPool, Reduce, Upsample
 from spikecal.graph.ops.shape import Cat, Flatten, Pad, Permute, Reshape, Slice
 from spikecal.graph.sizes import MOST_DIMS
-from spikecal.neurons import NEURONS, Cells, IntegrateAndFire, Neuron
+from spikecal.neurons import NEURONS, Cells, IntegrateAndFire, Neuron, SignedIntegrateAndFire
 
 __all__ = [
     "AdaptiveAvgPool",
@@ -51,6 +51,7 @@ __all__ = [
     "Reduce",
     "Reshape",
     "Shapes",
+    "SignedSpike",
     "Slice",
     "Spike",
     "State",
@@ -156,6 +157,20 @@ class Spike(Unhooked, Op):
         return F.relu(x) if self.clip is None else x.clamp(0, self.clip)
 
 
+class SignedSpike(Spike):
+    """A linear value that weights read: the identity in the ANN, a layer of signed neurons in the SNN."""
+
+    CONFIG: ClassVar[dict[str, Any]] = {**Spike.CONFIG, "neuron": SignedIntegrateAndFire()}
+
+    def validate(self) -> None:
+        super().validate()
+        require(self.neuron.alphabet[0] < 0, "a linear value needs neurons with negative levels")
+        require(self.clip is None, "a linear value has no clip")
+
+    def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
+        return x if self.gain is None else x * along(self.gain, self.channel, self.ndim)
+
+
 class Joint(Op):
     """The end of a stage that has no neuron: a network output, or a linear value that several stages read."""
 
@@ -183,6 +198,6 @@ OPS: dict[str, type[Op]] = {
     op.__name__: op
     for op in (
         Input, Conv, ConvTranspose, Linear, ChannelAffine, Add, Cat, AvgPool, AdaptiveAvgPool, Reduce, MaxPool,
-        Upsample, Pad, Slice, Reshape, Flatten, Permute, Spike, Joint,
+        Upsample, Pad, Slice, Reshape, Flatten, Permute, Spike, SignedSpike, Joint,
     )
 }  # fmt: skip

@@ -8,11 +8,17 @@ function panel(title, ...content) {
   return el("div", {}, el("h4", {}, title), ...content);
 }
 
+const KINDS = {
+  neurons: "A layer of integrate-and-fire neurons.",
+  "signed neurons": "A linear value that weights read, as positive and negative spikes of signed neurons.",
+  joint: "No neurons: an output, or a value that several layers read.",
+};
+
 function histogramPanel(of, row) {
   const all = source(of).histograms;
   const found = Object.hasOwn(all, row.name) ? all[row.name] : null; // a layer may be called "constructor"
   if (!found) {
-    return row.kind === "neurons" ? panel("Activations", el("p", {}, "This file carries no histogram of the layer.")) : null;
+    return row.kind !== "joint" ? panel("Activations", el("p", {}, "This file carries no histogram of the layer.")) : null;
   }
   const box = el("div");
   responsive(box, (width) => box.replaceChildren(histogram(found, row.threshold, width)));
@@ -23,7 +29,7 @@ function histogramPanel(of, row) {
         : ".")
     : "";
   return panel(
-    "Activations of the original, calibration images",
+    `${row.kind === "signed neurons" ? "Magnitudes of the values" : "Activations"} of the original, calibration images`,
     box,
     el("p", { class: "hint" }, `${percent(found.zeros)} are zero and not drawn; the largest is ${number(found.maximum)}. Heights are logarithmic. ${said}`)
   );
@@ -74,7 +80,7 @@ function partsPanel(of, row) {
   if (!row.parts) return null;
   // without calibrated weights that part is nothing but rounding
   const rows = row.parts.filter(([name, value]) => name !== "weights" || value > 1e-9);
-  const what = row.kind === "neurons"
+  const what = row.kind !== "joint"
     ? "Input is what earlier layers got wrong, unevenness spikes that come early or late."
     : "Input is what earlier layers got wrong, calibration what it changed here to make up for that.";
   return panel(
@@ -121,9 +127,7 @@ function factsPanel(of, row) {
     "Layer",
     el("p", {}, row.name),
     stage && stage.what ? el("p", {}, stage.what) : null,
-    el("p", {}, row.kind === "neurons"
-      ? "A layer of integrate-and-fire neurons."
-      : "No neurons: an output, or a value that several layers read."),
+    el("p", {}, KINDS[row.kind]),
     known(row.start) ? el("p", {}, `This layer ${windowText(of, row)}.`) : null,
     ...notes.map((note) => el("p", {}, note))
   );

@@ -88,7 +88,7 @@ function edgePath(from, to, x, y) {
 
 function graphNode(node, order, row, colour) {
   const half = NODE / 2;
-  const square = svg("rect", { x: -half, y: -half, width: NODE, height: NODE, rx: node.kind === "neurons" ? 5 : half });
+  const square = svg("rect", { x: -half, y: -half, width: NODE, height: NODE, rx: node.kind.endsWith("neurons") ? 5 : half });
   square.style.fill = colour ? rgb(colour) : "var(--sunken)";
   const label = svg("text", { y: 4, "text-anchor": "middle" }, node.kind === "input" ? "in" : String(order));
   if (colour) label.style.fill = readable(colour);

@@ -26,7 +26,7 @@ function spikeParts() {
   const set = data.sets[of.set];
   spikes.image = Math.min(spikes.image, of.traces.length - 1);
   spikes.step = Math.min(spikes.step ?? of.T, of.T);
-  const neurons = of.layers.filter((row) => row.kind === "neurons");
+  const neurons = of.layers.filter((row) => row.kind !== "joint");
   spikes.layer = Math.min(spikes.layer, Math.max(0, neurons.length - 1));
   const view = { of, set, neurons, update: [] };
   const panels = el("div");

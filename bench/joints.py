@@ -1,0 +1,119 @@
+"""What linear values cost as currents, as signed spikes and multiplied away; writes bench/results/joints.json.
+
+    [IMAGENET_SAMPLES=FOLDER] python bench/joints.py [DIR] [NETWORK=FILE …]       rerun to resume after the last row
+
+DIR is where CIFAR-10 is (default: where `spikecal datasets` puts it), FILE the weights of a network of
+bench/small_networks.py. Networks are calibrated on 512 training images by LCP and tested on the first 1,000 test
+images, without waits and within a latency of T + 10. `below` is how many points they are below the ANN there, `energy`
+that of synapses in multiples of the ANN's; `loss` is what they lose against analog joints, in points, and `error` its
+standard error, paired over images. With photographs as in bench/imagenet_samples.py there are rows of
+EfficientNet-Lite0, calibrated on 48 of them and tested on 50, with every layer waiting one step: without waits it knows
+next to nothing.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from imagenet_samples import FOLDER, efficientnet_lite0, photographs
+from torch import Tensor
+from waits import Subject, facts_of, unpacked
+
+import spikecal
+from spikecal.arguments import home_of
+from spikecal.data.images import shuffled
+from spikecal.data.prepare import Loader, prepare
+from spikecal.data.sources import load_data
+from spikecal.files import write_whole
+from spikecal.graph.joints import JOINTS, Joints, analog_readers
+from spikecal.phases import Context, run_phases
+from spikecal.progress import Silent
+from spikecal.reproduce.cells import machine
+from spikecal.zoo.models import load_model
+
+RESULT = Path(__file__).parent / "results" / "joints.json"
+NETWORKS = ("mobilenet", "mnasnet", "preact", "densenet")
+CALIBRATION, TESTED = 512, 1000
+PHOTOGRAPHS, FEW = 48, 50
+STEPS = (16, 8, 32)
+LATENCIES = (None, "+10")
+IMAGENET = "efficientnet-lite0"
+
+
+@cache
+def cifar(name: str, file: Path, root: Path | None) -> Subject:
+    model, card = load_model(f"{Path(__file__).parent / 'small_networks.py'}:{name}", file)
+    train, test = (load_data("cifar10", split, root) for split in ("train", "test"))
+    assert isinstance(train.images, Tensor) and isinstance(test.images, Tensor) and test.labels is not None
+    seen = prepare(train.images[shuffled(len(train), 1)[-CALIBRATION:]], card, name)
+    return Subject(model, seen, prepare(test.images[:TESTED], card, name), test.labels[:TESTED])
+
+
+@cache
+def imagenet() -> Subject:
+    model, card = efficientnet_lite0()
+    parts = []
+    for split, count in (("train", PHOTOGRAPHS), ("test", FEW)):
+        found = list(Loader(photographs(split), card, count))
+        parts.append([torch.cat(part)[:count] for part in zip(*found, strict=True)])
+    (seen, _), (test, labels) = parts
+    return Subject(model, seen, test, labels)
+
+
+def planned(names: list[str]) -> Iterator[tuple[str, str, int, str | None, Joints]]:
+    """Row, network, T, latency and joints; analog ones come before those that are compared with them."""
+    for T in STEPS:
+        for name in names:
+            for latency in LATENCIES if name != IMAGENET else ("every layer waits 1",):
+                for joints in JOINTS if T == STEPS[0] or name != IMAGENET else ():
+                    when = f"T={T}" if latency is None else f"T={T}, {latency}"
+                    yield f"{name}, {when}, {joints}", name, T, latency, joints
+
+
+def main(root: Path | None, files: dict[str, Path]) -> None:
+    found = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    found |= {"calibration": CALIBRATION, "tested": TESTED, "machine": machine()}
+    rows = found.setdefault("rows", {})
+    names = [name for name in NETWORKS if name in files] + ([IMAGENET] if FOLDER in os.environ else [])
+    for row, name, T, latency, joints in planned(names):
+        if row in rows:
+            continue
+        one = imagenet() if name == IMAGENET else cifar(name, files[name], root)
+        snn = everywhere(one, T, joints) if name == IMAGENET else converted(one, T, latency, joints)
+        facts = {"network": name, "joints": joints, "readers": len(analog_readers(snn.graph)), **facts_of(one, snn)}
+        analog = unpacked(rows[row.replace(joints, "analog")]["answers"] if joints != "analog" else facts["answers"])
+        losses = 100 * (analog - unpacked(facts["answers"]))
+        facts |= {"loss": float(losses.mean()), "error": float(losses.std()) / len(losses) ** 0.5}
+        rows[row] = facts
+        print(row, {key: value for key, value in facts.items() if key != "answers"}, flush=True)
+        write_whole(RESULT, json.dumps(found, indent=1) + "\n")
+
+
+def converted(one: Subject, T: int, latency: str | None, joints: Joints) -> spikecal.SpikingNetwork:
+    settings: dict[str, Any] = {"pipeline": "lcp", "records": False, "joints": joints}
+    return spikecal.convert(one.model, one.seen, T=T, latency=latency, **settings).snn
+
+
+def everywhere(one: Subject, T: int, joints: Joints) -> spikecal.SpikingNetwork:
+    """By LCP, with every layer waiting one step: a search would take too long."""
+    plain = spikecal.convert(one.model, one.seen, T=T, pipeline="baseline", joints=joints, records=False).snn
+    waits = {stage.name: 1 for stage in plain.stages if stage.spiking}
+    network = spikecal.SpikingNetwork(plain.graph, T, waits)
+    device, dtype = home_of(one.model)
+    context = Context(
+        ann=plain.graph.clone(), images=[(x.to(device, dtype),) for x in one.seen.split(1)],
+        pipeline=spikecal.LCP, seed=0, micro_batch=None, memory=2**31, records=False, progress=Silent(), workdir=None,
+    )  # fmt: skip
+    run_phases(context, network, 0.0)
+    return network
+
+
+if __name__ == "__main__":
+    named = [argument.partition("=") for argument in sys.argv[1:] if "=" in argument]
+    folders = [Path(argument) for argument in sys.argv[1:] if "=" not in argument]
+    main(folders[0] if folders else None, {name: Path(file) for name, _, file in named})
