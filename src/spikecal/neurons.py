@@ -77,7 +77,7 @@ class IntegrateAndFire(Neuron):
     """`v <- v + I(t) + b`; a spike where `v >= theta`; `v <- v - theta` there (paper, eq. 2 to 4)."""
 
     name = "integrate-and-fire"
-    alphabet = (0, 1)
+    alphabet: ClassVar[tuple[int, ...]] = (0, 1)
 
     def advance(self, current: Tensor, state: State, cells: Cells, steps: int) -> Iterator[Tensor]:
         """Integrate, fire, subtract.
