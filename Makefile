@@ -4,7 +4,7 @@ BIN := .venv/bin
 # The folder is in the stamp's name: a moved or copied checkout installs itself again.
 STAMP := .venv/installed-$(shell pwd | cksum | cut -d' ' -f1)
 
-.PHONY: demo test browser lint types bench format clean
+.PHONY: demo test browser lint types bench verify-exports format clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -33,6 +33,14 @@ types: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python bench/convert.py
 
+# Exported networks in other simulators. sinabs and SpikingJelly want different versions of nir: each in its own environment.
+SINABS := .venv-sinabs
+verify-exports: $(STAMP)
+	$(BIN)/python bench/exports.py
+	$(PYTHON) -m venv $(SINABS)
+	$(SINABS)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 sinabs==3.1.3 --editable '.[nir]'
+	$(SINABS)/bin/python bench/exports.py
+
 format: $(STAMP)
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
@@ -45,4 +53,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch '$@'
 
 clean:
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-sinabs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -42,3 +42,27 @@ def test_what_is_wrong(run: Run, converted: Path) -> None:
     fails(run("export", "gone.snn", "-o", "net.py"), "gone.snn cannot be read")
     fails(run("export", "net.snn", "-o", "net.py", "--size", 1, 1), "cannot run on inputs of shape [1, 3, 1, 1]")
     assert not (converted / "net.py").exists()
+
+
+def test_spikes_as_data(run: Run, converted: Path) -> None:
+    """A bench that gets the currents and the weights finds the spikes of the file; csv and npz have the same."""
+    code, out, _ = run("run", "net.snn", "-o", "spikes.npz", "--images", 3, "-T", 4)
+    assert code == 0 and "2 layers, 3 images, 4 steps" in out
+    found = np.load(converted / "spikes.npz")
+    current, events = found["current/2"], found["spikes/2"]
+    assert current.shape == (3, *found["shape/2"]) and [key for key in found if "current" in key] == ["current/2"]
+    fired = np.zeros((3, 4, *found["shape/2"]), bool)
+    fired.reshape(3, 4, -1)[tuple(events[:, :3].T)] = True
+    potential = np.zeros_like(current)
+    for step in range(4):  # LCP has no initial potential, and its bias is part of the current
+        potential += current
+        assert (fired[:, step] == (potential >= 1)).mean() > 0.999
+        potential -= fired[:, step]
+    assert run("run", "net.snn", "-o", "spikes.csv", "--images", 3, "-T", 4)[0] == 0
+    rows = [line.split(",") for line in (converted / "spikes.csv").read_text().splitlines()]
+    assert rows[0] == ["kind", "layer", "image", "step", "address", "value"]
+    spikes = [row[2:] for row in rows if row[:2] == ["spike", "2"]]
+    assert np.array_equal(np.array(spikes, int), events)
+    sent = [float(row[5]) for row in rows if row[:2] == ["current", "2"]]
+    assert np.array_equal(np.array(sent, np.float32), current.ravel())
+    fails(run("run", "net.snn", "-o", "spikes.txt"), "spikes are written as .npz or .csv")

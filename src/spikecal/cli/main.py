@@ -21,6 +21,7 @@ from spikecal.cli import (
     reproduce,
     train,
 )
+from spikecal.cli import run as running
 from spikecal.cli.console import logging_visibly, printing_aside
 from spikecal.cli.several import VERBS, end, is_first, launched, several
 from spikecal.errors import ConfigError, ConversionError, RankError, SpikecalError, first_line, visible
@@ -45,6 +46,7 @@ app.command()(evaluate.evaluate)
 app.command()(report.report)
 app.command()(figure.figure)
 app.command()(export.export)
+app.command()(running.run)
 app.command()(distill.distill)
 app.command()(train.train)
 app.command()(reproduce.reproduce)

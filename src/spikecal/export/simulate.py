@@ -48,9 +48,9 @@ def _run(node: Node, inputs: list[Tensor], images: int) -> Tensor:
     if isinstance(node, Neurons):
         return torch.stack([fired.clone() for fired in _fire(node, x)])
     if isinstance(node, MaxPool):
-        pooled = _each_step(node, x.cumsum(0))
+        pooled = each_step(node, x.cumsum(0))
         return pooled - torch.cat([torch.zeros_like(pooled[:1]), pooled[:-1]])
-    return _each_step(node, x)
+    return each_step(node, x)
 
 
 def _fire(node: Neurons, current: Tensor) -> Iterator[Tensor]:
@@ -59,7 +59,7 @@ def _fire(node: Neurons, current: Tensor) -> Iterator[Tensor]:
     yield from node.neuron.advance(current, state, cells, len(current))
 
 
-def _each_step(node: Node, x: Tensor) -> Tensor:
+def each_step(node: Node, x: Tensor) -> Tensor:
     """What a node without a memory, or a pool of sums, makes of `[steps, N, ...]`."""
     steps, flat = x.shape[0], x.flatten(0, 1)
     if isinstance(node, Conv):

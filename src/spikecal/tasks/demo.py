@@ -105,7 +105,7 @@ def run_demo(out: Path, quick: bool, report: Path | None, seed: int, progress: P
     _draw(made, ann, title, plot)
     facts: dict[str, Any] = {
         "model": MODEL,
-        "test_images": made["LCP"].longest.images,
+        "images_for": made["LCP"].longest.images,
         "calibration_images": len(images),
         "seed": seed,
         "ann": ann,

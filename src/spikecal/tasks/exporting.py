@@ -42,7 +42,9 @@ def export_file(asked: Exporting, progress: Progress | None) -> Outcome:
     """Write the network; with `verify`, an export that is not faithful is an error, and stays to be looked at."""
     check_output(asked.output, [asked.file])
     snn = load_network(asked.file, asked.steps)
-    images, labels = _images(asked, snn) if asked.verify else (None, None)
+    images, labels = None, None
+    if asked.verify:
+        images, labels = images_for(asked.file, snn, asked.data, asked.data_root, asked.images, asked.seed)
     made = export(snn, asked.output, _example(asked, snn) if images is None else images[:1], to=asked.to)
     facts = made.to_dict()
     parts: list[Table | Line] = [Line(_written(made)), *asides([f"note: {note}" for note in made.notes])]
@@ -67,11 +69,13 @@ def card_of(file: Path, snn: SpikingNetwork) -> Card:
     return Card.from_dict(snn.origin.card)
 
 
-def _images(asked: Exporting, snn: SpikingNetwork) -> tuple[Tensor, Tensor | None]:
-    """Test images as the network takes them."""
-    card = card_of(asked.file, snn)
-    held_out = chosen_data(asked.data, card, "test", asked.data_root, from_file=True)
-    chosen = subset(readable(held_out, asked.images, asked.seed)[0], asked.images, asked.seed)
+def images_for(
+    file: Path, snn: SpikingNetwork, data: str | None, root: Path | None, count: int, seed: int
+) -> tuple[Tensor, Tensor | None]:
+    """Test images as the network takes them, and their labels."""
+    card = card_of(file, snn)
+    held_out = chosen_data(data, card, "test", root, from_file=True)
+    chosen = subset(readable(held_out, count, seed)[0], count, seed)
     prepared = torch.cat([images for images, _ in Prepared(chosen, card).batches(BATCH)])
     return prepared, chosen.labels
 

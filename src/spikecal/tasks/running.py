@@ -1,0 +1,42 @@
+"""A network of a file run on images, with its spikes as data."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from spikecal.errors import ConfigError
+from spikecal.export.export import make_netlist
+from spikecal.export.spikes import SUFFIXES, spikes_of, write_spikes
+from spikecal.files import check_output
+from spikecal.tasks.exporting import images_for, load_network
+from spikecal.tasks.outcome import Line, Outcome, size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """A network of a file, the images it runs on, and the file for its spikes."""
+
+    file: Path
+    output: Path
+    steps: int | None
+    data: str | None
+    data_root: Path | None
+    images: int
+    seed: int
+
+
+def run_file(asked: Running) -> Outcome:
+    """Write what goes into the first layers and every spike."""
+    check_output(asked.output, [asked.file])
+    if asked.output.suffix not in SUFFIXES:
+        raise ConfigError(f"{asked.output}: spikes are written as {' or '.join(SUFFIXES)}")
+    snn = load_network(asked.file, asked.steps)
+    images, _ = images_for(asked.file, snn, asked.data, asked.data_root, asked.images, asked.seed)
+    found = spikes_of(snn, make_netlist(snn, images), images)
+    write_spikes(asked.output, found)
+    facts = {
+        "file": str(asked.output), "T": found.T, "latency": found.latency, "images": len(images),
+        "spikes": found.count, "layers": {name: list(shape) for name, shape in found.shapes.items()},
+        "inputs": list(found.currents),
+    }  # fmt: skip
+    said = f"{found.count:,} spikes of {len(found.shapes)} layers, {len(images)} images, {found.latency} steps"
+    return Outcome(facts, [Line(f"{asked.output} {size(asked.output.stat().st_size)}: {said}")])
