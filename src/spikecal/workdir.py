@@ -33,6 +33,7 @@ class Workdir:
         The first of several `ranks` keeps it from other processes and writes the steps; all of them have to see it.
         """
         self.folder, self.what, self._ranks = folder, what, ranks
+        self._marker = folder / f"{what}.json"
         self._file: IO[str] | None = None
         refused: str | None = None
         if ranks.first:
@@ -46,10 +47,6 @@ class Workdir:
         if refused is not None:
             self.close()
             raise Refused(refused)
-
-    @property
-    def _marker(self) -> Path:
-        return self.folder / f"{self.what}.json"
 
     def _open(self, fingerprint: str) -> None:
         folder, marker = self.folder, self._marker
@@ -115,6 +112,8 @@ class Workdir:
     def _save(self, key: str, tensors: dict[str, Tensor], record: Any) -> None:
         whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         metadata = {"record": json.dumps(record), "sha256": _checksum(whole, record)}
+        if not self._marker.exists():  # steps without it would be taken for those of any other run
+            raise FileError(f"the working directory {self._marker.parent} was deleted meanwhile: run it again")
         store(self._path(key), whole, metadata)
 
     def load(self, key: str) -> tuple[dict[str, Tensor], Any] | None:

@@ -6,7 +6,7 @@ A program of its own: children are forked from a process that has imported torch
 import json
 import random
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 import torch._dynamo  # what is imported late is imported here once, and not in every child
-from killed import die, in_child
+from killed import die, in_child, used_by_children
 from torch import nn
 
 from spikecal.data.card import Card
@@ -103,12 +103,7 @@ def main(folder: Path) -> None:
     generator = random.Random(7)
     report = {}
     for name in RECIPES:
-        seconds = []
-        for run in ("first", "second"):
-            started = time.perf_counter()
-            child(name, folder / f"{name}-{run}")
-            seconds.append(time.perf_counter() - started)
-        whole = min(seconds)
+        whole = min(used_by_children(partial(child, name, folder / f"{name}-{run}")) for run in ("first", "second"))
         moments = [whole * (i + generator.random()) / MOMENTS for i in range(MOMENTS)]
         report[name] = {
             "uninterrupted": [(folder / f"{name}-{run}" / "result").read_text() for run in ("first", "second")],
