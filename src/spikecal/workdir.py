@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from spikecal.errors import ConfigError, visible
+from spikecal.errors import ConfigError, FileError, visible
 from spikecal.files import lock, write_whole
 from spikecal.ranks import Ranks, Refused
 
