@@ -29,6 +29,7 @@ from spikecal.errors import ConfigError, RankError, first_line
 PERIOD = 1.0  # seconds between two signs of life
 SILENT = 15.0  # seconds without one, after which a rank counts as lost
 STUCK = 45.0  # seconds in which a rank neither gets on nor waits for others
+COMPUTED = 0.1  # seconds of a processor: a rank that has used so much since its last sign of life gets on
 SEEN_OFF = 8.0  # seconds that the first rank waits for others to read why all end
 ALARMED = 4.0  # seconds of silence once a connection has broken
 FOREVER = timedelta(days=30)  # torch's own limit: the watch knows better who is late and who is lost
@@ -344,7 +345,7 @@ class _Passed(Sum):
 class _Watch:
     """Signs of life in the store that torch's ranks meet at. The first rank looks after all, all look after the first.
 
-    A rank that is busy and neither waits for others nor gets on is stuck, if others wait for it so long. Whoever finds
+    A rank that neither waits for others nor computes nor gets on is stuck, if others wait for it so long. Whoever finds
     that says so in the store, and everybody who waits ends.
     """
 
@@ -405,12 +406,13 @@ class _Watch:
         )
 
     def _run(self) -> None:
-        ticks = 0
+        ticks, used = 0, 0.0
         try:
             while True:
                 ticks += 1
-                if self.waiting is not None or not self.busy:
-                    self.moves += 1
+                computed = time.process_time() - time.thread_time()  # by all threads but this one
+                if self.waiting is not None or not self.busy or computed - used > COMPUTED:
+                    self.moves, used = self.moves + 1, computed
                 self._store.set(f"{self.rank}", f"{ticks} {self.moves}")
                 if self._store.check(["verdict"]):
                     self.verdict = self._store.get("verdict").decode()

@@ -6,13 +6,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from networks import images, residual
 from torch import Tensor, nn
 
 import spikecal
-from spikecal.neurons import IntegrateAndFire  # noqa: F401  what is imported late is imported before forking
+from spikecal.data.card import Card
+from spikecal.data.sources import Data
 from spikecal.ranks import Ranks, current
+from spikecal.reproduce.run import make_plan, run
+from spikecal.reproduce.sizes import Sizes as TableSizes
+from spikecal.reproduce.tables import find
+from spikecal.training.loop import train
+from spikecal.training.recipes import QUICK
 
 EXACT: dict[str, dict[str, Any]] = {
     "lcp": {"pipeline": "lcp", "T": 4, "micro_batch": 3},
@@ -80,13 +87,58 @@ def exact(folder: Path) -> dict[str, Any]:
     found["evaluate"] = asdict(spikecal.evaluate(snn, (images(21), labels), ann=residual()))
     batches = [(images(n, seed=n), torch.zeros(n, dtype=torch.int64)) for n in (3, 1, 4)]
     found["batches"] = asdict(spikecal.evaluate(snn, batches))
+    made = spikecal.distill(residual(), 40, 12, batch=16, iterations=2, workdir=folder / "distilled")
+    found["distilled"] = hashlib.sha256(made.images.numpy().tobytes()).hexdigest()
     return found
+
+
+def reproduced(folder: Path) -> dict[str, float]:
+    """The figures of a small table."""
+    networks = folder / "nets.py"
+    networks.write_text(NETWORKS)
+    pixels = torch.randint(0, 256, (60, 12, 12, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    labels = (torch.arange(60) % 4).numpy()
+    arrays = {"x_train": pixels.numpy(), "y_train": labels, "x_test": pixels[:20].numpy(), "y_test": labels[:20]}
+    np.savez(folder / "images.npz", **arrays)
+    sizes = TableSizes(images=20, seeds=2, iterations=2)
+    plan = make_plan(
+        find("lcp", None), sizes, models=[f"{networks}:make"], data=f"npz:{folder}/images.npz", root=folder, T=[2, 4]
+    )
+    found = run(plan, folder / "tables")
+    return {str(cell): facts.get("rate", facts["score"]) for cell, facts in found.items()}
+
+
+NETWORKS = """
+import torch
+from torch import nn
+from spikecal.data.card import Card
+
+def make():
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)]
+    card = Card(name="small", size=(12, 12), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    return nn.Sequential(*layers).eval(), card
+"""
+
+
+def trained(folder: Path) -> list[float]:
+    """All numbers of a network after some steps of training, BN's too."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(24, 4)]
+    network = nn.Sequential(*layers)
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (56, 3, 8, 8), generator=generator, dtype=torch.uint8)
+    data = Data(name="random", images=pixels, labels=torch.arange(56) % 4)
+    card = Card(name="small", size=(8, 8), mean=(0.5,) * 3, std=(0.25,) * 3)
+    train(network, data, card, QUICK.changed(epochs=2, batch=14, pad=2), folder / "checkpoint", validation=data)
+    return torch.cat([value.double().flatten() for value in network.state_dict().values()]).tolist()
 
 
 def learned(folder: Path) -> dict[str, list[float]]:
     """Outputs of networks whose weights were learned."""
     made = {name: converted(residual(), images(24), **case).snn for name, case in LEARNED.items()}
-    return {name: torch.cat([p.flatten() for p in snn.parameters()]).tolist() for name, snn in made.items()}
+    found = {name: torch.cat([p.flatten() for p in snn.parameters()]).tolist() for name, snn in made.items()}
+    return {**found, "trained": trained(folder)}
 
 
 def refusals() -> Iterator[tuple[str, Callable[[Ranks], Any]]]:

@@ -139,6 +139,7 @@ def all_of(folder: Path, resumed: Path) -> Work:
 
     def working(ranks: Ranks) -> dict[str, Any]:
         found: dict[str, Any] = {"exact": cases.exact(folder), "learned": cases.learned(folder)}
+        found["table"] = cases.reproduced(folder)
         found["refused"] = cases.refused(ranks)
         found["resumed"] = resume(resumed, folder)
         found["at once"] = at_once(ranks, folder)
@@ -218,6 +219,7 @@ def main(folder: Path) -> None:
     alone.mkdir()
     resumed = resume(works["asleep"], alone)
     report["alone"] = {"exact": cases.exact(alone), "learned": cases.learned(alone), "resumed": resumed}
+    report["alone"]["table"] = cases.reproduced(alone)
     report["uninterrupted"] = cases.print_of(spikecal.convert(residual(), images(24), **LONG), alone)
     json.dump(report, sys.stdout)
 

@@ -11,7 +11,7 @@ from spikecal.data.folder import ImageFiles
 from spikecal.data.images import in_its_place
 from spikecal.detection.boxes import BoxData
 from spikecal.errors import ConfigError
-from spikecal.training.feed import mixed
+from spikecal.training.feed import mixed, own_batches
 from spikecal.training.recipes import DetectionRecipe
 from spikecal.vision import vision
 from spikecal.workdir import fingerprint
@@ -47,8 +47,7 @@ class BoxFeed:
         order = torch.randperm(len(self.data), generator=generator)[: self.steps * self.recipe.batch]
         yield from DataLoader(
             _Epoch(self.data, self.transform, self.recipe.seed, epoch, self.strict),
-            batch_size=self.recipe.batch,
-            sampler=order[first * self.recipe.batch :].tolist(),
+            batch_sampler=own_batches(order, self.recipe.batch, first),
             num_workers=self.workers,
             collate_fn=list,
         )

@@ -15,6 +15,7 @@ from spikecal.data.images import Unreadable, UnreadableImage, none_readable
 from spikecal.detection.boxes import BoxData, Target
 from spikecal.errors import ConfigError, DataError
 from spikecal.progress import Progress, Silent, Watching, watched
+from spikecal.ranks import current
 
 Detections = dict[str, Tensor]  # what torchvision's detectors say of an image: boxes [n, 4], labels [n], scores [n]
 
@@ -50,14 +51,21 @@ def detect_all(
     detector: nn.Module, data: BoxData, unreadable: Unreadable, progress: Progress | None = None
 ) -> tuple[list[Detections], list[Target]]:
     """What a detector finds in the images that can be read, and their boxes; the others go into `unreadable`."""
-    progress = progress or Silent()
+    progress, ranks = progress or Silent(), current()
     progress.phase("detect", len(data), None)
-    found: list[Detections] = []
+    own: dict[str, Tensor] = {}  # what this rank finds, by the image's number and what it is
     truth: list[Target] = []
-    for target, image in readable_images(data, unreadable):
-        found.append(detect(detector, image))
+    for number, (target, image) in enumerate(readable_images(data, unreadable)):
+        if number % ranks.count == ranks.rank:
+            own |= {f"{number} {what}": value.cpu() for what, value in detect(detector, image).items()}
+        ranks.beat()
         truth.append(target)
         progress.advance()
+    found: list[Detections] = [{} for _ in truth]
+    for tensors, _ in ranks.gathered(own):
+        for name, value in tensors.items():
+            place, _, what = name.partition(" ")
+            found[int(place)][what] = value
     return found, truth
 
 

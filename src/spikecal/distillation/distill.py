@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from spikecal.errors import ConfigError
 from spikecal.files import write_whole
 from spikecal.memory import free_memory
 from spikecal.progress import Progress, Watching, watched
+from spikecal.ranks import Ranks, current, together, writes
 from spikecal.settings import whole
 from spikecal.workdir import Workdir, fingerprint
 
@@ -83,6 +85,8 @@ class Distilled:
 
         `targets` is not `labels`: how many of them a network gets right says nothing about its accuracy.
         """
+        if not writes():
+            return
         arrays = {"images": self.images.numpy(), "facts": np.array(json.dumps(self.facts(), sort_keys=True))}
         if self.labels is not None:
             arrays["targets"] = self.labels.numpy()
@@ -93,13 +97,15 @@ class Distilled:
     def sheet(self, path: str | Path) -> int:
         """A PNG file with as many of the images as fit, side by side; returns how many."""
         picture, count = draw_sheet(self.images)
-        write_whole(Path(path), picture)
+        if writes():
+            write_whole(Path(path), picture)
         return count
 
 
 Report = Callable[[int, int, Losses], None]  # a finished batch, of how many, and what it reached
 
 
+@together
 @torch.inference_mode(False)
 def distill(
     model: nn.Module | Sequence[nn.Module],
@@ -136,14 +142,14 @@ def distill(
     made = [max(count, min(LEAST, batch)) for count in parts]
     labels = _labels(sum(made), teachers[0].classes, seed)
 
+    ranks = current()
+    identity = partial(_identity, teachers, [asdict(settings), n, list(shape), made, seed])
+    ranks.agree("distill", lambda: {**identity(), "working directory": workdir is not None})
     store = None
     if workdir is not None:
-        facts = [asdict(settings), n, list(shape), made, seed, [__version__, torch.__version__]]
-        told = [[str(t.network), list(t.network.state_dict()), t.card.to_dict()] for t in teachers]
-        tensors = [tensor for t in teachers for tensor in t.network.state_dict().values()]
-        store = Workdir(Path(workdir), fingerprint(tensors, [facts, told]), "distillation")
-    with watched(progress) as watcher, store or nullcontext():
-        run = _Run(teachers, settings, shape, seed, store, watcher, report)
+        store = Workdir(Path(workdir), fingerprint([], identity()), "distillation", ranks)
+    with watched(ranks.shown(progress)) as watcher, store or nullcontext():
+        run = _Run(teachers, settings, shape, seed, store, watcher, report, ranks)
         found = run.batches(parts, made, labels)
     images, kept, losses = (torch.cat([b[0] for b in found]), [b[1] for b in found], [b[2] for b in found])
     right = [one.right for one in losses if one.right is not None]
@@ -160,6 +166,17 @@ def distill(
         batch=batch,
         networks=tuple(teacher.name for teacher in teachers),
     )
+
+
+def _identity(teachers: Sequence[Teacher], settings: list[Any]) -> dict[str, Any]:
+    """All that the images depend on: the working directory is theirs alone, and ranks agree on it."""
+    tensors = [tensor for t in teachers for tensor in t.network.state_dict().values()]
+    return {
+        "version": [__version__, torch.__version__],
+        "network": [[str(t.network), list(t.network.state_dict()), t.card.to_dict()] for t in teachers],
+        "weights": fingerprint(tensors, []),
+        "settings": settings,
+    }
 
 
 def _settings(inversion: Inversion | None, iterations: int | None) -> Inversion:
@@ -180,18 +197,31 @@ class _Run:
     store: Workdir | None
     progress: Progress
     report: Report | None
+    ranks: Ranks
     seconds: float | None = None  # of the batch before
 
     def batches(self, parts: list[int], made: list[int], labels: Tensor | None) -> list[tuple[Tensor, Tensor, Losses]]:
-        """Every batch, out of the folder where it is there: images, labels (none: empty) and what it reached."""
-        found, start = [], 0
-        for index, (count, size) in enumerate(zip(parts, made, strict=True)):
-            wanted = None if labels is None else labels[start : start + size]
-            found.append(self._batch(index, len(parts), count, size, wanted))
-            start += size
+        """Every batch, out of the folder where it is there: images, labels (none: empty) and what it reached.
+
+        Batches do not depend on each other: each rank makes some, and keeps them by itself.
+        """
+        own = replace(self, store=self.store and self.store.of(self.ranks.alone()))
+        tensors: dict[str, Tensor] = {}
+        reached: dict[str, Any] = {}
+        for index in self.ranks.each(len(parts)):
+            start = sum(made[:index])
+            wanted = None if labels is None else labels[start : start + made[index]]
+            images, kept, losses = own._batch(index, len(parts), parts[index], made[index], wanted)
+            tensors |= {f"{index}:images": images, f"{index}:labels": kept}
+            reached[str(index)] = asdict(losses)
             if self.report is not None:
-                self.report(index + 1, len(parts), found[-1][2])
-        return found
+                self.report(index + 1, len(parts), losses)
+        found = {}
+        for made_there, reached_there in self.ranks.gathered(tensors, reached):
+            for index, losses in reached_there.items():
+                images, kept = (made_there[f"{index}:{what}"] for what in ("images", "labels"))
+                found[int(index)] = images, kept, Losses(**losses)
+        return [found[index] for index in range(len(parts))]
 
     def _batch(
         self, index: int, of: int, count: int, size: int, labels: Tensor | None
@@ -204,7 +234,7 @@ class _Run:
         started = time.perf_counter()
         pixels, losses = optimise(
             self.teachers, labels, (size, *self.shape), self.settings, _generator(self.seed, index),
-            lambda loss: self.progress.advance(f"loss {loss:.4f}"),
+            self._advance,
         )  # fmt: skip
         self.seconds = time.perf_counter() - started
         images = _stored(pixels[:count], self.teachers[0].card)
@@ -212,6 +242,10 @@ class _Run:
         if self.store is not None:
             self.store.save(key, {"images": images, "labels": kept}, asdict(losses))
         return images, kept, losses
+
+    def _advance(self, loss: float) -> None:
+        self.ranks.beat()
+        self.progress.advance(f"loss {loss:.4f}")
 
 
 def _teachers(model: nn.Module | Sequence[nn.Module], card: Card | Sequence[Card] | None, size: Any) -> list[Teacher]:

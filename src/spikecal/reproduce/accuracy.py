@@ -10,6 +10,7 @@ from spikecal.data.prepare import Loader
 from spikecal.data.sources import subset
 from spikecal.files import write_whole
 from spikecal.progress import Progress
+from spikecal.ranks import current
 from spikecal.reproduce.cells import FIXED, Cell
 from spikecal.reproduce.ways import Order
 from spikecal.snn.network import SpikingNetwork
@@ -79,7 +80,8 @@ class _Tested(NamedTuple):
 def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: Progress) -> _Tested:
     """What all test images sum up to; it goes on after the last batch that `work` knows of."""
     state = None if work is None else work / "evaluation.json"
-    sums = _begun(state)
+    ranks = current()
+    sums = _Tested(**ranks.decided(_begun(state)._asdict()))
     progress.phase("evaluate", len(loader) - sums.batches, None)
     for i, batch in enumerate(loader):
         if i < sums.batches:
@@ -96,7 +98,7 @@ def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: 
             sums.spikes + found.spikes,
         )
         progress.advance()
-        if state is not None:
+        if state is not None and ranks.first:
             write_whole(state, json.dumps(sums))
     return sums
 

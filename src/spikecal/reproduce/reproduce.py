@@ -10,6 +10,7 @@ from typing import Any
 from spikecal.errors import ConfigError, SpikecalError
 from spikecal.files import check_folder, write_whole
 from spikecal.progress import Progress, has_bars
+from spikecal.ranks import current
 from spikecal.reproduce.picture import draw
 from spikecal.reproduce.render import heading, markdown, measured, sections
 from spikecal.reproduce.run import choose_models, make_plan, pending, run
@@ -69,13 +70,14 @@ def reproduce_table(asked: Reproduction, progress: Progress | None, say: Say) ->
     found = run(plan, asked.output, progress, None if has_bars(progress) else tell, asked.memory)
     summary = {**summarise(plan, found), "command": asked.command}
     files: tuple[Path, ...] = asked.output / f"{table.name}.json", asked.output / f"{table.name}.md"
-    write_whole(files[0], json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
-    write_whole(files[1], markdown(summary))
+    contents: list[bytes | str] = [json.dumps(summary, indent=1, ensure_ascii=False) + "\n", markdown(summary)]
     if table.kind == "frontier":
         files = *files, asked.output / f"{table.name}.png"
         picture = io.BytesIO()
         draw(summary).savefig(picture, format="png")
-        write_whole(files[-1], picture.getvalue())
+        contents.append(picture.getvalue())
+    for file, content in zip(files, contents, strict=True) if current().first else ():
+        write_whole(file, content)
     grids = [(heading(network), *measured(summary, network)) for network in summary["networks"]]
     tables = [Table(title, (first, *(f">{name}" for name in names)), rows) for title, (first, *names), rows in grids]
     texts = [Text(title, text) for title, text in sections(summary).items()]

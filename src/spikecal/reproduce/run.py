@@ -13,6 +13,7 @@ from spikecal.analysis.measures import from_stored, to_stored
 from spikecal.errors import ConfigError
 from spikecal.files import write_whole
 from spikecal.progress import Progress, Silent
+from spikecal.ranks import Ranks, apart, current, together
 from spikecal.reproduce.cells import Cell, long_cell, machine, same_for_every_seed
 from spikecal.reproduce.sizes import Sizes
 from spikecal.reproduce.sources import Wanted
@@ -205,6 +206,7 @@ def _finished(store: Store, cell: Cell, subject: Subject) -> dict[str, Any] | No
     return found
 
 
+@together
 def run(
     plan: Plan,
     folder: Path,
@@ -216,30 +218,65 @@ def run(
 
     `memory` are the bytes that a conversion may use; the numbers do not depend on it.
     """
-    store = Store(folder)
+    ranks, store = current(), Store(folder)
     store.create()
-    watched = _Watched(progress or Silent(), plan, pending(plan, folder))
-    found: dict[Cell, dict[str, Any]] = {}
-    for cell in plan.cells:
-        subject = plan.subjects[cell.model]
-        key = cell.key(subject)
-        stored = _finished(store, cell, subject)  # now: another process, or a row that is the same, may have made it
-        if stored is None:
-            watched.begin(cell)
-            if cell.source:
-                subject.make_source(cell.source, folder, watched)
-            started = time.perf_counter()  # after that: the images are of all cells
-            work = store.work(key) if long_cell(cell, subject) else None
-            stored = subject.measure(cell, work, watched, memory)
-            seconds = time.perf_counter() - started
-            store.save(key, cell, cell.configuration(subject), stored, seconds)
-            store.tidy(key)
-            log.info("%s: %s (%.0f s)", cell, stored, seconds)
-            watched.end(cell, seconds)
-            if report is not None:
-                report(watched.cell, seconds, watched.left())
-        found[cell] = stored
-    return found
+    keys = {cell: cell.key(plan.subjects[cell.model]) for cell in plan.cells}
+    known = {keys[cell]: _finished(store, cell, plan.subjects[cell.model]) for cell in plan.cells}
+    wanted = {keys[cell]: cell for cell in reversed(plan.cells) if known[keys[cell]] is None}
+    left = [wanted[key] for key in ranks.decided([key for key in dict.fromkeys(keys.values()) if key in wanted])]
+    where = ranks.decided(_places(plan, left, ranks))
+    watched = _Watched(progress or Silent(), plan, left)
+    if where is None:
+        made = {keys[cell]: _measured(cell, plan, folder, watched, report, memory, ranks) for cell in left}
+    else:
+        for cell in left:  # all ranks make the images that cells share
+            _make_source(cell, plan, folder, watched)
+        with apart() as alone:
+            mine = [cell for cell, rank in zip(left, where, strict=True) if rank == ranks.rank]
+            watched = _Watched(progress or Silent(), plan, mine)
+            made = {keys[cell]: _measured(cell, plan, folder, watched, report, memory, alone) for cell in mine}
+    for _, there in ranks.gathered({}, made):
+        known |= there
+    return {cell: dict(known[keys[cell]] or {}) for cell in plan.cells}
+
+
+def _places(plan: Plan, cells: Sequence[Cell], ranks: Ranks) -> list[int] | None:
+    """Which rank measures each cell by itself; None where all ranks measure one cell after the other."""
+    if plan.table.kind == "time" and ranks.count > 1:
+        return [0] * len(cells)  # others at work would be measured too
+    return ranks.spread([plan.seconds([cell]) for cell in cells])
+
+
+def _make_source(cell: Cell, plan: Plan, folder: Path, watched: "_Watched") -> None:
+    """Make the calibration images of a cell, where they come from elsewhere and are not there yet."""
+    if cell.source:
+        watched.begin(cell)
+        plan.subjects[cell.model].make_source(cell.source, folder, watched)
+
+
+def _measured(
+    cell: Cell, plan: Plan, folder: Path, watched: "_Watched", report: Report | None, memory: int | None, ranks: Ranks
+) -> dict[str, Any]:
+    """Measure one cell, unless another process has made it by now, and keep it."""
+    store, subject = Store(folder), plan.subjects[cell.model]
+    key = cell.key(subject)
+    stored = ranks.decided(_finished(store, cell, subject))
+    if stored is not None:
+        return stored
+    _make_source(cell, plan, folder, watched)
+    watched.begin(cell)
+    started = time.perf_counter()  # after that: the images are of all cells
+    work = store.work(key) if ranks.decided(long_cell(cell, subject)) else None
+    stored = subject.measure(cell, work, watched, memory)
+    seconds = time.perf_counter() - started
+    if ranks.first:
+        store.save(key, cell, cell.configuration(subject), stored, seconds)
+        store.tidy(key)
+    log.info("%s: %s (%.0f s)", cell, stored, seconds)
+    watched.end(cell, seconds)
+    if report is not None:
+        report(watched.cell, seconds, watched.left())
+    return stored
 
 
 class _Watched:

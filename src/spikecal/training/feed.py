@@ -15,6 +15,7 @@ from spikecal.data.images import choose, in_its_place, shuffled
 from spikecal.data.prepare import prepare
 from spikecal.data.sources import Data
 from spikecal.errors import ConfigError, DataError
+from spikecal.ranks import current
 from spikecal.tensors import channels_last
 from spikecal.training.augment import BATCHED, ImageTransform, crop_and_flip, shrunk
 from spikecal.training.recipes import DetectionRecipe, Recipe
@@ -72,9 +73,11 @@ class Feed:
     def _whole(self, order: Tensor, generator: torch.Generator, first: int) -> Iterator[tuple[Tensor, Tensor]]:
         images = self.data.images
         assert isinstance(images, Tensor)
+        own = own_share(self.recipe.batch)
         for step, chosen in enumerate(order.split(self.recipe.batch)):
-            shifts = draw_shifts(len(chosen), self.recipe.pad, generator)
+            top, left, flip = draw_shifts(len(chosen), self.recipe.pad, generator)
             if step >= first:  # for the others it was only to draw what they drew
+                chosen, shifts = chosen[own], (top[own], left[own], flip[own])
                 batch = crop_and_flip(images[chosen].to(self.device), self.recipe, shifts)
                 yield prepare(batch, self.card, self.data.name), self.labels[chosen].to(self.device)
 
@@ -83,13 +86,27 @@ class Feed:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         loader = DataLoader(
             _Epoch(self.data, self.labels, transform, self.recipe.seed, epoch, self.strict),
-            batch_size=self.recipe.batch,
-            sampler=order[first * self.recipe.batch :].tolist(),
+            batch_sampler=own_batches(order, self.recipe.batch, first),
             num_workers=self.workers,
             pin_memory=self.device.type == "cuda",
         )
         for images, labels in loader:
             yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+
+
+def own_share(batch: int) -> slice:
+    """Which images of a batch this rank trains on."""
+    ranks = current()
+    if batch < ranks.count:
+        raise ConfigError(f"a batch of {batch} is too small for {ranks.count} ranks: each needs an image of it")
+    share = ranks.share(batch)
+    return slice(share.start, share.stop)
+
+
+def own_batches(order: Tensor, batch: int, first: int) -> list[list[int]]:
+    """This rank's images of each batch, from the batch `first` on."""
+    own = own_share(batch)
+    return [chosen[own].tolist() for chosen in order.split(batch)[first:]]
 
 
 def logits(outputs: Any, name: str) -> Tensor:

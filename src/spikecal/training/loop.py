@@ -21,9 +21,11 @@ from spikecal.data.prepare import Loader
 from spikecal.data.sources import Data
 from spikecal.errors import ConfigError, DataError, FileError, TrainingError, first_line
 from spikecal.progress import Progress, Silent
+from spikecal.ranks import current, together
 from spikecal.training import checkpoint as files
 from spikecal.training.feed import Feed, logits, mixed
 from spikecal.training.recipes import DetectionRecipe, Recipe
+from spikecal.training.synced import synced
 from spikecal.training.workers import worker_errors
 
 log = logging.getLogger(__name__)
@@ -151,6 +153,7 @@ def train(
     return fit(model, feed, known, checkpoint, device, measure=measure, every=every, progress=progress, report=report)
 
 
+@together
 def fit(
     model: nn.Module,
     feed: Source,
@@ -173,8 +176,12 @@ def fit(
         "network": files.network_fingerprint(model),
         "data": data,
     }
+    ranks = current()
+    facts = {"recipe": identity["recipe"], "network": identity["network"], "images": data}
+    ranks.agree("train", lambda: {**facts, "validation": measure is not None})
+    ranks.same([*model.parameters(), *model.buffers()])
     training = Training.start(model, recipe)
-    state = files.read(checkpoint)
+    state = files.read(checkpoint) if ranks.decided(checkpoint.exists()) else None
     if state is not None:
         files.check(state, checkpoint, recipe, identity["network"], identity["data"])
         try:
@@ -184,11 +191,12 @@ def fit(
         log.info("%s: going on after %d epochs and %d steps", checkpoint, training.epoch, training.step)
 
     def save() -> None:
-        files.write(checkpoint, {**identity, **training.state()})
+        if ranks.first:
+            files.write(checkpoint, {**identity, **training.state()})
 
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         while training.epoch < recipe.epochs:
-            with worker_errors():
+            with worker_errors(), synced(model, ranks):
                 _epoch(training, feed, every, save, progress or Silent())
             measured = None if measure is None else measure(training.result.eval())
             record = _finish(training, feed, measured)
@@ -222,10 +230,10 @@ def _epoch(training: Training, feed: Source, every: float, save: Callable[[], No
     recipe, epoch, total = feed.recipe, training.epoch, feed.recipe.epochs * feed.steps
     progress.phase(f"epoch {epoch + 1}/{recipe.epochs}", feed.steps - training.step, None)
     begun = saved = last = time.perf_counter()
-    first = training.step
+    first, ranks = training.step, current()
     training.model.train()
     for batch in feed.batches(epoch, first):
-        torch.manual_seed(mixed(recipe.seed, epoch, training.step, 0))  # dropout, whatever was drawn before
+        torch.manual_seed(mixed(recipe.seed, epoch, training.step, ranks.rank))  # dropout, whatever was drawn before
         lr = recipe.learning_rate(epoch * feed.steps + training.step, total)
         loss = _step(training, feed, batch, lr)
         if not math.isfinite(loss):
@@ -248,12 +256,18 @@ def _epoch(training: Training, feed: Source, every: float, save: Callable[[], No
 
 def _step(training: Training, feed: Source, batch: Any, lr: float) -> float:
     """One step of the optimiser; a loss that is not finite is returned and changes nothing."""
-    recipe, loss = feed.recipe, feed.loss(training.model, batch)
-    value = loss.item()
+    recipe, ranks = feed.recipe, current()
+    # the mean over the whole batch, of which each rank has a share
+    loss = feed.loss(training.model, batch) * (len(ranks.share(recipe.batch)) / recipe.batch)
+    total = loss.detach().double()
+    ranks.add_up([total])
+    value = total.item()
     if not math.isfinite(value):
         return value
     training.optimiser.zero_grad(set_to_none=True)
     loss.backward()
+    if ranks.count > 1:
+        ranks.add_up([p.grad for p in training.model.parameters() if p.grad is not None])
     if recipe.clip > 0:
         nn.utils.clip_grad_norm_(training.model.parameters(), recipe.clip)
     for group in training.optimiser.param_groups:
