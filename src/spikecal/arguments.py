@@ -93,13 +93,14 @@ def checked_number(name: str, value: Any, least: int, below: int | None = None) 
     return number
 
 
-def memory_of(memory: int | str | None, processes: int = 1) -> int:
+def memory_of(memory: int | str | None, processes: int = 1, device: torch.device | None = None) -> int:
     """Bytes to use before going to disk: a number of them, or a size such as "2G".
 
-    By default half of what is free, shared by the `processes` of this machine.
+    By default half of what is free where it is computed, on a CPU shared by the `processes` of this machine.
     """
     if memory is None:
-        return free_memory() // 2 // processes
+        sharing = processes if device is None or device.type == "cpu" else 1
+        return free_memory(device) // 2 // sharing
     if not isinstance(memory, str):
         return checked_number("memory", memory, 0)
     try:

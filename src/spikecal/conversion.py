@@ -31,6 +31,7 @@ from spikecal.calibration.images import Inputs, collect
 from spikecal.calibration.sweep import StageRecord
 from spikecal.choice.heldout import HeldOut
 from spikecal.choice.selection import Decision, decide
+from spikecal.devices import Device, device_of, placed, whatever_the_default
 from spikecal.errors import ConversionError
 from spikecal.graph.graph import Graph, describe
 from spikecal.graph.joints import DEFAULT, Joints, checked_joints, staged
@@ -52,6 +53,7 @@ COUNTED = 0.875  # of the memory to use; the rest is what the allocator holds wi
 
 
 @together
+@whatever_the_default
 @torch.inference_mode(False)
 def convert(
     model: nn.Module,
@@ -69,6 +71,7 @@ def convert(
     micro_batch: int | None = None,
     records: bool = True,
     progress: Watching = None,
+    device: Device = None,
 ) -> Result:
     """Convert `model` for `T` steps (or several; 32), calibrated on `images`; the model is left as it is.
 
@@ -81,7 +84,7 @@ def convert(
     resumes from. `memory`: bytes to use before going to disk, or a size such as "2G"; by default half of what is free.
     `micro_batch`: images per kernel call. `records`: whether a pipeline without calibrators simulates some images
     nevertheless, to record the errors of its stages. `progress`: True for a bar, or a function of phase,
-    done and total.
+    done and total. `device`: where to work, by default where the model is.
     """
     check_model(model)
     model = unwrapped(model)
@@ -89,13 +92,14 @@ def convert(
     checked_joints(joints)
     seed = checked_number("seed", seed, 0, 2**63)
     ranks = current()
-    budget = memory_of(memory, ranks.neighbours)
     micro_batch = None if micro_batch is None else checked_number("micro_batch", micro_batch, 1)
     plan, choices = plan_of(pipeline, effort), choices_of(T, latency)
     plan.fixed.check_usable()
-    device, dtype = home_of(model)
+    model = placed(model, device_of(device))
+    home, dtype = home_of(model)
+    budget = memory_of(memory, ranks.neighbours, home)
     chosen = [
-        tuple(x.to(device, dtype) for x in image)
+        tuple(x.to(home, dtype) for x in image)
         for image in collect(images, plan.fixed.images, number_of_inputs(model), seed, image_dims(model))
     ]
     started = time.perf_counter()

@@ -10,6 +10,7 @@ from torch import nn
 
 from spikecal.calibration.histogram import PARTS, Histogram
 from spikecal.calibration.sweep import StageRecord, settings_of
+from spikecal.devices import whatever_the_default
 from spikecal.errors import ConfigError
 from spikecal.files import is_special, write_whole
 from spikecal.overview import overview
@@ -61,6 +62,7 @@ class Result:
         """As notebooks show it: a table."""
         return self.summary()._repr_html_()
 
+    @whatever_the_default
     def summary(self, data: Any = None, ann: nn.Module | None = None, *, progress: Watching = None) -> Table:
         """A line for each T: latency, pipeline, the error that is left, how often neurons fire, seconds.
 
@@ -72,6 +74,7 @@ class Result:
             return table
         return overview(self.networks, self.pipelines, self.records, self.timings, self.origin)
 
+    @whatever_the_default
     def report(
         self, path: str | Path, data: Any = None, ann: nn.Module | None = None, *, progress: Watching = None
     ) -> None:
@@ -86,6 +89,7 @@ class Result:
         """Put facts into the origin: a card, what was measured."""
         self.origin = self.origin.changed(**facts)
 
+    @whatever_the_default
     def save(self, path: str | Path) -> None:
         """Write one file with all networks, and beside it `path + ".json"` with the timings; of several ranks, one."""
         if not writes():

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from spikecal.analysis.estimate import Estimate, estimate
 from spikecal.arguments import DEFAULT_T, check_model, checked_keep, home_of, steps_of
+from spikecal.devices import Device, device_of, placed, whatever_the_default
 from spikecal.errors import ConversionError, DataError
 from spikecal.graph.joints import LinearValues
 from spikecal.memory import in_words
@@ -58,11 +59,19 @@ class Check:
         return self.table()._repr_html_()
 
 
+@whatever_the_default
 def check(
-    model: nn.Module, x: Any, T: int = DEFAULT_T, pipeline: Plan | str = AUTO, *, keep: Sequence[str] = ()
+    model: nn.Module,
+    x: Any,
+    T: int = DEFAULT_T,
+    pipeline: Plan | str = AUTO,
+    *,
+    keep: Sequence[str] = (),
+    device: Device = None,
 ) -> Check:
     """A dry run on some images `x` `[N, ...]`: nothing is converted, and what cannot be is not raised but told."""
     check_model(model)
+    model = placed(model, device_of(device))
     (steps,) = steps_of(T)
     images = as_tensor(x)
     if not isinstance(images, Tensor) or not images.is_floating_point() or images.ndim < 2 or not len(images):

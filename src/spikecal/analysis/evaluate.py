@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from spikecal.analysis.energy import Energy, EnergyMeter
 from spikecal.calibration.images import is_list_of_batches
+from spikecal.devices import Device, device_of, placed, tensors_on, whatever_the_default
 from spikecal.errors import ConfigError, DataError
 from spikecal.graph.graph import Graph, describe
 from spikecal.graph.ops import Conv, Joint, Spike
@@ -101,18 +102,27 @@ def steps_needed(found: Iterable[Evaluation], points: float) -> Evaluation | Non
 
 
 @together
+@whatever_the_default
 def evaluate(
-    snn: SpikingNetwork, data: Any, progress: Watching = None, *, ann: nn.Module | Graph | None = None
+    snn: SpikingNetwork,
+    data: Any,
+    progress: Watching = None,
+    *,
+    ann: nn.Module | Graph | None = None,
+    device: Device = None,
 ) -> Evaluation:
     """Run `snn` once over `data`: a pair of tensors (images, labels), a dataset of pairs or a loader of batches.
 
     With `ann`, the network it was made of, the answers are also compared with its own, and labels are not needed.
-    `progress`: True for a bar, or a function of phase, done and total.
+    `progress`: True for a bar, or a function of phase, done and total. `device`: where to run, by
+    default where `snn` is.
     """
     if not isinstance(snn, SpikingNetwork):
         raise ConfigError(f"evaluate takes a spiking network, such as result.snn, not {type(snn).__name__}")
+    home = device_of(device)
+    moved: Any = placed(snn, home)
     with watched(current().shown(progress)) as watcher:
-        return _evaluated(snn, data, watcher, ann)
+        return _evaluated(moved, data, watcher, placed(ann, home) if isinstance(ann, nn.Module) else ann)
 
 
 def _evaluated(snn: SpikingNetwork, data: Any, progress: Progress, ann: nn.Module | Graph | None) -> Evaluation:
@@ -257,7 +267,7 @@ def answering(ann: nn.Module | Graph) -> Callable[[Tensor], Tensor]:
 
     @torch.no_grad()
     def answers(x: Tensor) -> Tensor:
-        with in_eval_mode(ann):
+        with in_eval_mode(ann), tensors_on(like.device):
             outputs = run(x.to(like.device, like.dtype))
         if not isinstance(outputs, Tensor) or outputs.ndim != 2:
             raise DataError("accuracy needs a network with one output of classes")

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from spikecal.errors import ConfigError
 from spikecal.memory import return_freed_memory
@@ -32,13 +32,13 @@ class Train:
     @classmethod
     def pack(cls, levels: Tensor, height: Tensor, alphabet: Sequence[int] = (0, 1)) -> "Train":
         """From whole numbers `[T, N, ...]`; booleans where the levels are 0 and 1."""
-        flat = _channels_to_end(levels).flatten().cpu().numpy()
+        flat = _channels_to_end(levels).flatten()
         lowest, planes = alphabet[0], level_bits(alphabet)
-        if flat.dtype == bool:
-            rows = [np.packbits(flat)]
+        if flat.dtype == torch.bool:
+            rows = [packed(flat)]
         else:
-            rows = [np.packbits((flat - lowest) >> bit & 1) for bit in range(planes)]
-        return cls(torch.from_numpy(np.stack(rows)), tuple(levels.shape), height, lowest)
+            rows = [packed((flat - lowest) >> bit & 1) for bit in range(planes)]
+        return cls(torch.stack(rows), tuple(levels.shape), height, lowest)
 
     @classmethod
     def join(cls, parts: list["Train"]) -> "Train":
@@ -47,8 +47,8 @@ class Train:
         if all(prod(part.shape) % 8 == 0 for part in parts[:-1]):  # each fills its last byte
             bits = torch.cat([part.bits for part in parts], 1)
         else:
-            whole = [np.unpackbits(part.bits.numpy(), axis=1, count=prod(part.shape)) for part in parts]
-            bits = torch.from_numpy(np.packbits(np.concatenate(whole, 1), axis=1))
+            whole = torch.cat([unpacked(part.bits, prod(part.shape)) for part in parts], 1)
+            bits = torch.stack([packed(row) for row in whole])
         return cls(bits, shape, first.height, first.lowest)
 
     def unpack(self, start: int = 0, steps: int | None = None) -> Tensor:
@@ -56,10 +56,10 @@ class Train:
         shape = self.shape if steps is None else (steps, *self.shape[1:])
         count, before = prod(shape), start * prod(self.shape[1:])
         first, last = before // 8, -(-(before + count) // 8)
-        planes = np.unpackbits(self.bits.numpy()[:, first:last], axis=1, count=before % 8 + count)[:, before % 8 :]
-        flat = torch.from_numpy(planes[0]).to(self.height.device, self.height.dtype)
+        planes = unpacked(self.bits[:, first:last], before % 8 + count)[:, before % 8 :]
+        flat = planes[0].to(self.height)
         for bit, plane in enumerate(planes[1:], 1):
-            flat.add_(torch.from_numpy(plane).to(flat), alpha=2**bit)
+            flat.add_(plane.to(flat), alpha=2**bit)
         if self.lowest:
             flat.add_(self.lowest)
         if len(shape) == 5:
@@ -72,6 +72,35 @@ class Train:
 def level_bits(alphabet: Sequence[int]) -> int:
     """How many bits tell the levels of an alphabet apart."""
     return max(1, (len(alphabet) - 1).bit_length())
+
+
+def packed(bits: Tensor) -> Tensor:
+    """Zeros and ones `[n]` as bytes, the first bit of each the highest. Numpy is for processors alone."""
+    if bits.device.type == "cpu":
+        return torch.from_numpy(np.packbits(bits.numpy()))
+    return packed_in_place(bits)
+
+
+def packed_in_place(bits: Tensor) -> Tensor:
+    """The same on the device that they are on."""
+    rows = nn.functional.pad(bits.to(torch.uint8), (0, -len(bits) % 8)).reshape(-1, 8)
+    return (rows << _places(bits.device)).sum(1, dtype=torch.uint8)
+
+
+def unpacked(rows: Tensor, count: int) -> Tensor:
+    """The inverse: the first `count` bits of each row of bytes."""
+    if rows.device.type == "cpu":
+        return torch.from_numpy(np.unpackbits(rows.numpy(), axis=1, count=count))
+    return unpacked_in_place(rows, count)
+
+
+def unpacked_in_place(rows: Tensor, count: int) -> Tensor:
+    """The same on the device that they are on."""
+    return (rows[..., None] >> _places(rows.device) & 1).flatten(1)[:, :count]
+
+
+def _places(device: torch.device) -> Tensor:
+    return torch.arange(7, -1, -1, dtype=torch.uint8, device=device)
 
 
 Value = Train | Tensor
@@ -226,6 +255,6 @@ def _read(path: Path, device: torch.device) -> Value:
         raise ConfigError(f"{path} is missing or damaged ({error}): delete {path.parent} and run again") from error
     if "bits" in found:
         shape, lowest = tuple(found["shape"].tolist()), int(found["lowest"])
-        return Train(found["bits"], shape, found["height"].to(device), lowest)
+        return Train(found["bits"].to(device), shape, found["height"].to(device), lowest)
     value = found["value"].clone()  # in memory of torch's own: matrix products round differently on another alignment
     return (standard(value) if path.suffix != ".ann" else channels_last(value)).to(device)

@@ -23,6 +23,7 @@ def check(
     steps: Annotated[int, typer.Option("-T", metavar="N", help="Time steps of the estimates.")] = 32,
     pipeline: Annotated[str, typer.Option(metavar="NAME", help="Pipeline of the estimates.")] = "auto",
     task: options.Task = None,
+    device: options.Device = None,
     json: options.Json = False,
 ) -> None:
     """Show what converts, what is refused and why, memory and time; or what a file holds."""
@@ -33,5 +34,5 @@ def check(
     else:
         given = options.shape_of(shape, input_size)
         with bars(json):
-            outcome = check_model(model, given, tuple(keep or ()), steps, pipeline, task)
+            outcome = check_model(model, given, tuple(keep or ()), steps, pipeline, task, device)
         show(outcome, json)

@@ -117,6 +117,7 @@ def convert(
         Literal["current", "spikes"] | None,
         typer.Option(help="What a detector's body passes on. (default current)"),
     ] = None,
+    device: options.Device = None,
     json: options.Json = False,
 ) -> None:
     """Convert a network, calibrate it, and write it to a file."""
@@ -139,6 +140,7 @@ def convert(
         steps=sorted(set(steps)) if steps else None, latency=latency, joints=joints, pipeline=settings, images=images,
         keep=tuple(keep or ()), readout=readout, seed=seed, workdir=workdir, memory=budget,
         micro_batch=micro_batch, test=test, strict=strict, records=records, report=report,
+        device=device,
     )  # fmt: skip
     chosen = task_of_model(model, task)
     with bars(json) as progress:

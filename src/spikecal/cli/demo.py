@@ -14,11 +14,12 @@ def demo(
     quick: Annotated[bool, typer.Option("--quick", help="T = 4 and 8 on 200 images: a minute or two.")] = False,
     report: options.Report = None,
     seed: options.Seed = 0,
+    device: options.Device = None,
     json: options.Json = False,
 ) -> None:
     """Convert the embedded ResNet-20 with the paper's pipelines and with AUTO; a table, a plot and the numbers."""
     from spikecal.tasks.demo import run_demo
 
     with bars(json) as progress:
-        outcome = run_demo(out, quick, report, seed, progress)
+        outcome = run_demo(out, quick, report, seed, progress, device)
     show(outcome, json)

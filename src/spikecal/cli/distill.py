@@ -31,6 +31,7 @@ def distill(
     sheet: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The picture of the images. (default beside the output, .png)")
     ] = None,
+    device: options.Device = None,
     json: options.Json = False,
 ) -> None:
     """Make calibration images from a network alone, or from several, and write them to a file."""
@@ -39,7 +40,7 @@ def distill(
     asked = Distillation(
         model=model, weights=weights, others=[options.name_and_file(entry) for entry in others or []],
         output=written(output), sheet=sheet and written(sheet), images=count, size=side, iterations=iterations,
-        batch=batch, seed=seed, workdir=workdir,
+        batch=batch, seed=seed, workdir=workdir, device=device,
     )  # fmt: skip
     with bars(json) as progress:
         outcome = distill_images(asked, progress, silent if json else aside)

@@ -31,6 +31,7 @@ def evaluate(
     weights: options.Weights = None,
     neuron: options.Neurons = None,
     seed: options.Seed = 0,
+    device: options.Device = None,
     json: options.Json = False,
 ) -> None:
     """Measure the networks in a file: accuracy after every step, the steps they need, energy, how often they fire."""
@@ -42,7 +43,7 @@ def evaluate(
     chosen = task_of_file(str(file), "detector" in info, info.get("card"), model, task)
     asked = Evaluation(
         file=file, model=model, weights=weights, data=data, data_root=data_root, steps=sorted(set(steps or ())),
-        images=images, seed=seed, strict=strict, within=within, neurons=neuron or (),
+        images=images, seed=seed, strict=strict, within=within, neurons=neuron or (), device=device,
     )  # fmt: skip
     with bars(json) as progress:
         outcome = chosen.evaluate(asked, progress)

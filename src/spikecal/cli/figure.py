@@ -39,6 +39,7 @@ def figure(
     seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Calibration samples of `samples`.")] = 3,
     layer: Annotated[str | None, typer.Option(metavar="NAME", help="Of `threshold`. (default the middle one)")] = None,
     seed: options.Seed = 0,
+    device: options.Device = None,
     json: options.Json = False,
 ) -> None:
     """Draw one of the paper's figures."""
@@ -51,7 +52,7 @@ def figure(
     settings = Settings(T=tuple(sorted(set(steps or ()))), iterations=iterations, seeds=seeds, seed=seed, layer=layer)
     asked = Drawing(
         name=name, output=output, models=model or [], weights=options.checkpoints(weights or [], model or []),
-        data=data, data_root=data_root, images=images, settings=settings,
+        data=data, data_root=data_root, images=images, settings=settings, device=device,
     )  # fmt: skip
     with bars(json) as progress:
         outcome = draw_figure(asked, progress, aside)

@@ -44,6 +44,9 @@ DataRoot = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Where the known sets are. (default $SPIKECAL_DATA or ~/.cache/spikecal)"),
 ]
+Device = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Where to compute: cpu, cuda, cuda:1 or mps. (default cpu)")
+]
 Strict = Annotated[bool, typer.Option("--strict", help="Images that cannot be read are an error.")]
 Memory = Annotated[str | None, typer.Option(metavar="SIZE", help="Memory to use: 4G. (default half of what is free)")]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, metavar="N", help="The same seed gives the same bits.")]

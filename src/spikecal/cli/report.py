@@ -34,6 +34,7 @@ def report(
     weights: options.Weights = None,
     neuron: options.Neurons = None,
     seed: options.Seed = 0,
+    device: options.Device = None,
     json: options.Json = False,
 ) -> None:
     """Write one HTML page that shows what a conversion did; several files and T are compared side by side."""
@@ -50,6 +51,7 @@ def report(
         seed=seed,
         strict=strict,
         neurons=neuron or (),
+        device=device,
     )
     with bars(json) as progress:
         outcome = report_files(files, output, sorted(set(steps or ())), asked, task, progress, aside)

@@ -89,6 +89,7 @@ def reproduce(
     ] = Path("spikecal-tables"),
     memory: options.Memory = None,
     strict: options.Strict = False,
+    device: options.Device = None,
     json: options.Json = False,
 ) -> None:
     """Measure one of the paper's tables, or ours; killed, the same command goes on where it was."""
@@ -117,7 +118,7 @@ def reproduce(
         table=name, models=model or [], weights=options.checkpoints(weights or [], model or []), data=data,
         data_root=data_root, steps=steps or [], full=full, sizes=sizes, waits=waits, wanted=wanted,
         for_sources=for_sources, strict=strict, output=output, memory=None if memory is None else parse_bytes(memory),
-        command=_command(context),
+        command=_command(context), device=device,
     )  # fmt: skip
     with bars(json) as progress:
         outcome = reproduce_table(asked, progress, silent if json else aside)

@@ -20,6 +20,7 @@ from spikecal.data.images import Unreadable, UnreadableImage, none_readable, shu
 from spikecal.detection import precision
 from spikecal.detection.boxes import BoxData, as_boxes
 from spikecal.detection.precision import Detections, Precision, detect
+from spikecal.devices import Device, device_of, placed, whatever_the_default
 from spikecal.errors import ConfigError, DataError, FileError
 from spikecal.graph.graph import same_structure
 from spikecal.graph.joints import DEFAULT, Joints
@@ -88,6 +89,7 @@ class Conversion:
         self.body.save(path)
 
 
+@whatever_the_default
 def convert(
     detector: nn.Module,
     images: Any,
@@ -105,6 +107,7 @@ def convert(
     micro_batch: int | None = None,
     records: bool = True,
     progress: Watching = None,
+    device: Device = None,
 ) -> Conversion:
     """Give one of torchvision's detectors a spiking body, calibrated on `count` of the `images`; it is left as it is.
 
@@ -116,6 +119,7 @@ def convert(
     """
     if readout not in READOUTS:
         raise ConfigError(f"the readout is one of {', '.join(READOUTS)}, not {readout!r}")
+    detector = placed(detector, device_of(device))
     body = body_of(detector)
     if isinstance(body, SpikingBody):
         raise ConfigError("this detector has a spiking body already: convert the one it was made from")
@@ -146,12 +150,20 @@ def _per_channel(plan: Plan) -> Plan:
     return replace(plan, potentials="channel") if isinstance(plan, Auto) else plan.changed(Potential, per="channel")
 
 
-def load(path: str | Path, detector: nn.Module, T: int | None = None, *, neurons: Sequence[Given] = ()) -> nn.Module:
+@whatever_the_default
+def load(
+    path: str | Path,
+    detector: nn.Module,
+    T: int | None = None,
+    *,
+    neurons: Sequence[Given] = (),
+    device: Device = None,
+) -> nn.Module:
     """The detector with the spiking body in `path` for `T` steps (the largest there is, if not said).
 
     What is not in the file, pyramid and heads, should be what it was: if it is not, that is logged.
     """
-    return fit(load_network(path, T, neurons=neurons), detector, str(path))
+    return fit(load_network(path, T, neurons=neurons), placed(detector, device_of(device)), str(path))
 
 
 def fit(network: SpikingNetwork, detector: nn.Module, path: str) -> nn.Module:
@@ -204,12 +216,13 @@ def _spiking_body(detector: nn.Module) -> SpikingBody:
     return body
 
 
-def evaluate(detector: nn.Module, data: Any, progress: Watching = None) -> Precision:
+@whatever_the_default
+def evaluate(detector: nn.Module, data: Any, progress: Watching = None, *, device: Device = None) -> Precision:
     """mAP of a detector on images with boxes; of one with a spiking body also its spikes and energy on them.
 
     `data`: `BoxData`, or pairs of an image [3, H, W] in 0..1 and a dict of its `boxes` and `labels`.
     """
-    data = as_boxes(data)
+    detector, data = placed(detector, device_of(device)), as_boxes(data)
     body = next((module for module in detector.modules() if isinstance(module, SpikingBody)), None)
     if body is None:
         return precision.evaluate(detector, data, progress)

@@ -21,6 +21,7 @@ from spikecal.arguments import checked_number, memory_of
 from spikecal.data.card import Card
 from spikecal.data.images import Data
 from spikecal.data.prepare import prepare
+from spikecal.devices import Device, device_of, whatever_the_default
 from spikecal.distillation.inversion import Inversion, Losses, optimise
 from spikecal.distillation.sheet import draw_sheet
 from spikecal.distillation.teacher import Teacher
@@ -107,6 +108,7 @@ Report = Callable[[int, int, Losses], None]  # a finished batch, of how many, an
 
 @together
 @torch.inference_mode(False)
+@whatever_the_default
 def distill(
     model: nn.Module | Sequence[nn.Module],
     n: int = IMAGES,
@@ -122,18 +124,21 @@ def distill(
     memory: int | str | None = None,
     progress: Watching = None,
     report: Report | None = None,
+    device: Device = None,
 ) -> Distilled:
     """`n` images on which the statistics entering every BN of `model`, or of several, are those of its training data.
 
     `size`: of the images, by default that of `card`, which also says how the network wants pixels; of several networks,
     one each. `batch`: images optimised together. `workdir`: where a killed run goes on from. `memory`: bytes to use, by
-    default what is free. `report` is called for each finished batch.
+    default what is free. `report` is called for each finished batch. `device`: where to
+    work, by default where the model is.
     """
     settings = _settings(inversion, iterations)
     n, seed = checked_number("n", n, 1, 2**63), checked_number("seed", seed, 0, 2**63)
-    teachers = _teachers(model, card, size)
+    teachers = _teachers(model, card, size, device_of(device))
     shape = (_channels(teachers[0], channels), *_size(teachers[0].card))
-    room = free_memory() if memory is None else min(memory_of(memory), free_memory())
+    room = free_memory(teachers[0].device)
+    room = room if memory is None else min(memory_of(memory), room)
     if n * math.prod(shape) * PIXEL > room:
         raise ConfigError(f"{n:,} images of shape {shape} are more than {_gigabytes(room)} hold: give a smaller n")
     batch = _batch(batch, sum(teacher.probe(shape) for teacher in teachers), room)
@@ -248,7 +253,9 @@ class _Run:
         self.progress.advance(f"loss {loss:.4f}")
 
 
-def _teachers(model: nn.Module | Sequence[nn.Module], card: Card | Sequence[Card] | None, size: Any) -> list[Teacher]:
+def _teachers(
+    model: nn.Module | Sequence[nn.Module], card: Card | Sequence[Card] | None, size: Any, device: torch.device | None
+) -> list[Teacher]:
     models = [model] if isinstance(model, nn.Module) else list(model) if isinstance(model, Sequence) else [model]
     if not models:
         raise ConfigError("there is no network to distil from: give one, or a list of them")
@@ -257,7 +264,7 @@ def _teachers(model: nn.Module | Sequence[nn.Module], card: Card | Sequence[Card
             raise ConfigError(f"images are distilled from torch.nn.Modules with Python code, not from {type(one)}")
     cards = _cards(models, card, size)
     # an image that was made here is seen whole by all of them
-    teachers = [Teacher(c.name, m, replace(c, crop=1.0)) for m, c in zip(models, cards, strict=True)]
+    teachers = [Teacher(c.name, m, replace(c, crop=1.0), device) for m, c in zip(models, cards, strict=True)]
     for teacher in teachers[1:]:
         teacher.to(teachers[0])
     return teachers

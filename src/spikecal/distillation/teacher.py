@@ -24,7 +24,7 @@ VALUES = 16  # of the first layers for every value of an image: what that pass n
 class Teacher:
     """A frozen copy of a network in evaluation mode, with its card; `norms` are the layers that remember statistics."""
 
-    def __init__(self, name: str, model: nn.Module, card: Card) -> None:
+    def __init__(self, name: str, model: nn.Module, card: Card, device: torch.device | None = None) -> None:
         self.name, self.card = name, card
         self.network = copy.deepcopy(model).eval().requires_grad_(False)
         if any(t.dtype in SMALL_TYPES for t in self.network.state_dict().values()):
@@ -34,7 +34,8 @@ class Teacher:
             raise ConfigError(f"{name} is on the meta device, which has no data: load its weights first")
         if not all(bool(t.isfinite().all()) for t in tensors):
             raise ConfigError(f"{name} has weights or statistics that are not finite: nothing can be matched to them")
-        self.device = tensors[0].device if tensors else torch.device("cpu")
+        self.network = self.network if device is None else self.network.to(device)
+        self.device = device or (tensors[0].device if tensors else torch.device("cpu"))
         self.dtype = tensors[0].dtype if tensors else torch.float32
         self.norms = [module for module in self.network.modules() if _remembers(module)]
         self.network = self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on processors
@@ -50,7 +51,7 @@ class Teacher:
 
         Sets `classes`, and `norms` to those that are called: others tell nothing of images.
         """
-        if PROBED * VALUES * math.prod(shape) * self.dtype.itemsize > free_memory():
+        if PROBED * VALUES * math.prod(shape) * self.dtype.itemsize > free_memory(self.device):
             raise _too_large(shape)
         kept: dict[int, int] = {}
 

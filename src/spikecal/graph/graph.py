@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from spikecal.devices import tensors_on
 from spikecal.graph.ops import Input, Joint, Op, Spike
 from spikecal.neurons import IntegrateAndFire
 
@@ -91,7 +93,17 @@ class Graph:
     def finish(self, value: Callable[[str], Tensor]) -> Any:
         """Outputs in the model's own structure, from the values at the output nodes."""
         body = map_leaves(value, self.output)
-        return body if self.head is None else self.head(*body)
+        if self.head is None:
+            return body
+        with tensors_on(_device_of(body)):  # code of the model may make some
+            return self.head(*body)
+
+
+def _device_of(structure: Any) -> torch.device:
+    """Where the values of a structure are."""
+    found: list[Tensor] = []
+    map_leaves(found.append, structure)
+    return found[0].device if found else torch.device("cpu")
 
 
 def apply_node(node: Node, values: dict[str, Tensor]) -> Tensor:

@@ -14,6 +14,7 @@ from spikecal.analysis.timing import Timing, timing
 from spikecal.calibration.histogram import BINS, PARTS, Histogram
 from spikecal.calibration.sweep import StageRecord
 from spikecal.data.card import Card
+from spikecal.devices import CPU, device_of
 from spikecal.errors import ConfigError, FileError
 from spikecal.graph.graph import Graph, describe
 from spikecal.pipeline import Pipeline, title_of
@@ -122,14 +123,17 @@ def from_result(name: str, result: Result) -> Source:
     )
 
 
-def from_file(path: Path, steps: Collection[int] = (), neurons: Sequence[str] = ()) -> Source:
+def from_file(
+    path: Path, steps: Collection[int] = (), neurons: Sequence[str] = (), device: str | None = None
+) -> Source:
     """What a file carries, all of its T or those in `steps`. A body without its head is taken as it is."""
     reader = Reader(path, neurons)
     there = reader.steps()
     for T in steps:
         if T not in there:
             raise FileError(f"{path} has no network for T={T}; it has T={', '.join(map(str, there))}")
-    networks = {T: reader.network(T, None) for T in sorted(steps or there)}
+    home = device_of(device) or CPU
+    networks = {T: reader.network(T, None).to(home) for T in sorted(steps or there)}
     origin = reader.origin()
     plans = list(origin.pipelines.values())
     try:

@@ -48,7 +48,7 @@ class Classifier(Subject):
     def load(cls, spec: str, weights: Path | None, wish: Wish) -> Self:
         """With both splits of the data asked for, or of the set on its card."""
         trained = wish.trained or available(spec, weights)
-        network, card = load_model(spec, weights) if trained else build_model(spec)
+        network, card = load_model(spec, weights, device=wish.device) if trained else build_model(spec)
         subject = cls(spec=spec, network=network, card=card, trained=trained, strict=wish.strict)
         if wish.images:
             name = wish.data or (_whole(card.data, wish.root) if wish.whole else card.data)

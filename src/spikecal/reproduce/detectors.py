@@ -49,7 +49,7 @@ class Detector(Subject):
         data = wish.data
         if data is None:
             raise ConfigError(f"{spec} comes with no images: give --data voc:PATH or --data coco:PATH")
-        network, train = load_detector(spec, weights), load_boxes(data, "train")
+        network, train = load_detector(spec, weights, wish.device), load_boxes(data, "train")
         check_labels(spec, network, weights, train)
         test = load_boxes(data, "test")
         for split, images in (("train", train), ("test", test)):  # what a table is not measured on is worth a warning

@@ -40,6 +40,7 @@ class Reproduction:
     output: Path
     memory: int | None
     command: str  # for the page
+    device: str | None = None
 
 
 def reproduce_table(asked: Reproduction, progress: Progress | None, say: Say) -> Outcome:
@@ -57,6 +58,7 @@ def reproduce_table(asked: Reproduction, progress: Progress | None, say: Say) ->
         T=asked.steps or table.steps(asked.full),
         wanted=asked.wanted,
         strict=asked.strict,
+        device=asked.device,
     )
     check_folder(asked.output)
     left = pending(plan, asked.output)

@@ -118,6 +118,7 @@ def make_plan(
     loaded: dict[tuple[str, str | None], Subject] | None = None,
     wanted: Wanted | None = None,
     strict: bool = False,
+    device: str | None = None,
 ) -> Plan:
     """Load the networks and images, and list the cells: all of one seed before the next, short ones first.
 
@@ -137,6 +138,7 @@ def make_plan(
         whole=sizes.images is None,
         trained=table.measures,
         strict=strict,
+        device=device,
     )
     for spec in chosen:
         if (spec, data) not in loaded:

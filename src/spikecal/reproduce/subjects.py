@@ -32,6 +32,7 @@ class Wish:
     whole: bool = False
     trained: bool = True
     strict: bool = False
+    device: str | None = None
 
 
 @dataclass(kw_only=True)

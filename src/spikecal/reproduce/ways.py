@@ -110,7 +110,7 @@ class TwoPhase(Way):
             pipeline=pipeline,
             seed=order.seed,
             micro_batch=None,
-            memory=free_memory() // 2 if order.memory is None else order.memory,
+            memory=free_memory(device) // 2 if order.memory is None else order.memory,
             records=False,
             progress=order.progress,
             workdir=None,  # a sweep of biases is short

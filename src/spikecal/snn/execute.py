@@ -200,7 +200,7 @@ def shapes_of(graph: Graph, inputs: Sequence[Tensor]) -> dict[str, torch.Size]:
 @torch.no_grad()
 def check_values(graph: Graph, inputs: Sequence[Tensor]) -> None:
     """Raise, before anything is computed, where a value mixes up images, is empty or does not fit into memory."""
-    room = free_memory()
+    room = free_memory(inputs[0].device)
     shapes = Graph({node.name: replace(node, op=node.op.clone().to("meta")) for node in graph.nodes.values()})
     probes = [torch.empty(PROBES, *x.shape[1:], dtype=x.dtype, device="meta") for x in inputs]
     with _refusing(inputs):

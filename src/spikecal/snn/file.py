@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from spikecal.devices import Device, device_of, whatever_the_default
 from spikecal.errors import FileError
 from spikecal.files import write_whole
 from spikecal.graph.graph import Node
@@ -114,14 +115,22 @@ def _plain(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
+@whatever_the_default
 def load(
-    path: str | Path, T: int | None = None, head: nn.Module | None = None, *, neurons: Sequence[Given] = ()
+    path: str | Path,
+    T: int | None = None,
+    head: nn.Module | None = None,
+    *,
+    neurons: Sequence[Given] = (),
+    device: Device = None,
 ) -> SpikingNetwork:
     """The network in `path` for `T` steps (the largest there is, if not said).
 
     `head` is the analog end of a network that was converted with `keep`: only its spiking body is in the file.
     `neurons` are the classes of neurons that are not spikecal's, or `file.py:Class`: files name them and never import.
+    `device`: where to put it, by default the CPU.
     """
+    home = device_of(device)
     reader = Reader(path, neurons)
     steps = reader.steps()
     if T is None:
@@ -134,4 +143,5 @@ def load(
         raise FileError(f"{path} holds a spiking body without its analog head: load it with head=module")
     if head is not None and not reader.spec["head"]:
         raise FileError(f"{path} holds a whole network: load it without a head")
-    return reader.network(chosen, head)
+    network = reader.network(chosen, head)
+    return network if home is None else network.to(home)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from spikecal.devices import whatever_the_default
 from spikecal.errors import DataError
 from spikecal.graph.graph import Graph, Node
 from spikecal.graph.ops import ChannelAffine, Conv, Joint, Spike, along, frozen
@@ -75,6 +76,7 @@ class SpikingNetwork(nn.Module):
 
     # -- layerwise ---------------------------------------------------------------------------------------------
 
+    @whatever_the_default
     @torch.no_grad()
     def forward(self, *inputs: Tensor, steps: int | None = None, over_time: bool = False) -> Any:
         """Like the model: the mean over all T steps of the output, or over the first `steps` of them.
@@ -83,6 +85,7 @@ class SpikingNetwork(nn.Module):
         """
         return self._finish(self.output_values(*inputs, steps=steps, over_time=over_time))
 
+    @whatever_the_default
     @torch.no_grad()
     def output_values(self, *inputs: Tensor, steps: int | None = None, over_time: bool = False) -> dict[str, Tensor]:
         """The outputs by name, before they get the model's structure and pass its analog head."""
@@ -90,6 +93,7 @@ class SpikingNetwork(nn.Module):
             raise DataError(f"a network for T={self.T} cannot be read after {steps} steps")
         return self.mean_outputs(self.checked(inputs, over_time), self.T if steps is None else steps)
 
+    @whatever_the_default
     @torch.no_grad()
     def counted(self, *inputs: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """What `forward` gives, and the spike counts of every layer; it takes the memory of `forward`, not of `run`."""
@@ -97,6 +101,7 @@ class SpikingNetwork(nn.Module):
         means = [self._mean(batch, self.T, self.windows.end, recorder) for batch in self._batches(frames)]
         return self._finish(side_by_side(means)), recorder.spikes()
 
+    @whatever_the_default
     @torch.no_grad()
     def run(
         self, *inputs: Tensor, record: Sequence[str] = (), potentials: bool = False, over_time: bool = False
@@ -116,6 +121,7 @@ class SpikingNetwork(nn.Module):
         steps = [self._finish({name: value[t] for name, value in outputs.items()}) for t in range(self.T)]
         return Run(stack(steps), *kept)
 
+    @whatever_the_default
     @torch.no_grad()
     def outputs_after(self, *inputs: Tensor, warm_ups: Sequence[int]) -> list[dict[str, Tensor]]:
         """The outputs by name as they would be with each of these `warm_ups`, from one run."""
@@ -218,6 +224,7 @@ class SpikingNetwork(nn.Module):
         self._sums = Sums(self.T, self.warm_up)
         self._step_shapes: list[torch.Size] = []
 
+    @whatever_the_default
     @torch.inference_mode(False)  # what is remembered must also be of use outside of it
     @torch.no_grad()
     def step(self, *inputs: Tensor) -> Any:
@@ -297,6 +304,7 @@ class SpikingNetwork(nn.Module):
             parameter.data = parameter.data.clone()
         return super().load_state_dict(*args, **kwargs)
 
+    @whatever_the_default
     def save(self, path: str | Path) -> None:
         """Write this network alone; `Result.save` writes all T of a conversion into one file. Of several ranks, one."""
         from spikecal.snn.file import write  # file.py builds on this module
@@ -335,6 +343,7 @@ class SpikingNetwork(nn.Module):
 
         return Trainable(self, surrogate or triangle)
 
+    @whatever_the_default
     def normalized(self) -> "SpikingNetwork":
         """The same network with 0/1 spikes and all thresholds 1: `W <- W theta_in / theta_out`, `b <- b / theta`."""
         graph = self.graph.clone()

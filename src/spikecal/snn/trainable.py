@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spikecal.devices import whatever_the_default
 from spikecal.graph.ops import Joint, MaxPool, Spike
 from spikecal.graph.stages import Stage
 from spikecal.snn.execute import Emission, Memory, Want, emit
@@ -43,6 +44,7 @@ class Trainable(nn.Module):
         for name, parameter in self.snn.named_parameters():
             parameter.requires_grad_(parameter.is_floating_point() and name.rpartition(".")[2] not in fixed)
 
+    @whatever_the_default
     def forward(self, *inputs: Tensor, over_time: bool = False) -> Any:
         """Like the network: the mean over all T steps of the output. Memory grows with T."""
         snn = self.snn

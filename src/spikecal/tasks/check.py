@@ -12,6 +12,7 @@ from spikecal.analysis.estimate import estimate
 from spikecal.analysis.inspection import inspect
 from spikecal.arguments import steps_of
 from spikecal.data.images import Data, Unreadable, none_readable, unreadable_files
+from spikecal.devices import CPU, device_of
 from spikecal.errors import ConfigError, ConversionError, DataError, FileError, SpikecalError, refuse_unreadable
 from spikecal.pipeline import resolve_plan
 from spikecal.progress import Progress, Silent
@@ -65,7 +66,13 @@ def _kept(path: Path, found: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def check_model(
-    model: str, shape: tuple[int, ...] | None, keep: tuple[str, ...], T: int, name: str, task: str | None
+    model: str,
+    shape: tuple[int, ...] | None,
+    keep: tuple[str, ...],
+    T: int,
+    name: str,
+    task: str | None,
+    device: str | None = None,
 ) -> Outcome:
     """The stages of a network, and what converting it with the pipeline of that name would take.
 
@@ -78,6 +85,8 @@ def check_model(
     shape = shape or (0, *(card.size or ()))
     images = noise(timed, shape) if shape[0] else random_images(network, card, timed, (shape[1], shape[2]))
     shape = tuple(images.shape[1:])
+    home = device_of(device) or CPU
+    network, images = network.to(home), images.to(home)
     try:
         found = estimate(network, images, keep, T, pipeline)
     except ConversionError as error:

@@ -70,7 +70,7 @@ class Classification:
             raise ConfigError(f"{asked.data} is for detectors: if {asked.model} is one, say --task detect")
         if asked.readout is not None:
             raise ConfigError(f"--readout is for detectors, and {asked.model} is none")
-        network, card = load_model(asked.model, asked.weights)
+        network, card = load_model(asked.model, asked.weights, device=asked.device)
         distilled, distilling = None, 0.0
         if asked.data == DISTILLED:
             started = time.perf_counter()
@@ -101,14 +101,18 @@ class Classification:
     def evaluate(self, asked: Evaluation, progress: Progress | None) -> Outcome:
         """Accuracy after every step, the steps that are needed, energy, how often neurons fire."""
         file, info = asked.file, inspect(asked.file)
-        network, card = (None, None) if asked.model is None else load_model(asked.model, asked.weights)
+        network, card = (
+            (None, None) if asked.model is None else load_model(asked.model, asked.weights, device=asked.device)
+        )
         if card is None and "card" in info:
             card = Card.from_dict(info["card"])
         if card is None:
             raise ConfigError(f"{file} does not say what images it takes: give the network it came from with --model")
         held_out = chosen_data(asked.data, card, "test", asked.data_root, from_file=network is None)
         test = subset(held_out, asked.images, asked.seed)
-        networks = load_networks(file, asked.steps or sorted(info["T"]), network, Prepared(test, card), asked.neurons)
+        networks = load_networks(
+            file, asked.steps or sorted(info["T"]), network, Prepared(test, card), asked.neurons, asked.device
+        )
         ann = original(networks[0]) if network is None else network
         if ann is None and asked.within is not None:
             raise ConfigError(f"{file} has calibrated weights and no longer its ANN: give it with --model")

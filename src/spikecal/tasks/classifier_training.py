@@ -9,12 +9,13 @@ from spikecal.analysis.evaluate import accuracy
 from spikecal.data.images import Data, data_fingerprint, unreadable_files
 from spikecal.data.prepare import Loader
 from spikecal.data.sources import load_data
+from spikecal.devices import best_device, device_of
 from spikecal.errors import ConfigError, DataError, refuse_unreadable
 from spikecal.progress import Progress, has_bars
 from spikecal.tasks.outcome import Line, Outcome, duration, percent, size, unreadable_facts, unreadable_lines
 from spikecal.tasks.requests import Training
 from spikecal.tasks.task import Say
-from spikecal.tasks.training import check_convertible, circumstances, device_of, epoch_line
+from spikecal.tasks.training import check_convertible, circumstances, epoch_line
 from spikecal.training import loop
 from spikecal.training.export import export_weights, training_facts, write_card
 from spikecal.training.feed import hold_out
@@ -30,7 +31,7 @@ def train_classifier(asked: Training, progress: Progress | None, say: Say) -> Ou
     asked.recipe_or("cifar")  # a bad call is said at once, not after minutes of reading images
     if asked.backbone is not None:
         raise ConfigError(f"--backbone is for detectors, and {asked.model} is none")
-    home, model, strict = device_of(asked.device), asked.model, asked.strict
+    home, model, strict = device_of(asked.device) or best_device(), asked.model, asked.strict
     network, card = build_model(model)
     images, test = (load_data(asked.data, split, asked.data_root) for split in ("train", "test"))
     if images.labels is None:

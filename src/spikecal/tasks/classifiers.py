@@ -29,16 +29,21 @@ from spikecal.zoo.models import load_model
 
 
 def load_networks(
-    file: Path, steps: Sequence[int], model: nn.Module | None, images: Dataset[Tensor], neurons: Sequence[str] = ()
+    file: Path,
+    steps: Sequence[int],
+    model: nn.Module | None,
+    images: Dataset[Tensor],
+    neurons: Sequence[str] = (),
+    device: str | None = None,
 ) -> list[SpikingNetwork]:
     """The networks of a file. The model, if given, must be theirs; one made with `--keep` has its end from there."""
     info = inspect(file)
     if model is None:
         if info["head"]:
             raise ConfigError(f"{file} was made with --keep and has no end of its own: give its network with --model")
-        return [load(file, T=T, neurons=neurons) for T in steps]
+        return [load(file, T=T, neurons=neurons, device=device) for T in steps]
     graph = staged(model, (images[0][None],), info.get("keep", ()), info.get("joints", "analog"))
-    networks = [load(file, T=T, head=graph.head, neurons=neurons) for T in steps]
+    networks = [load(file, T=T, head=graph.head, neurons=neurons, device=device) for T in steps]
     if describe(graph) != describe(networks[0].graph):
         raise ConfigError(f"{file} was not made of this network: their operations differ")
     check_weights(str(file), graph, original(networks[0]))
@@ -49,7 +54,7 @@ def look_at_classifiers(
     files: Sequence[tuple[Path, Source]], asked: Reporting, progress: Progress | None
 ) -> list[Looked]:
     """What a page says of each; the images followed are the same in all files that take the same."""
-    network, card = (None, None) if asked.model is None else load_model(asked.model, asked.weights)
+    network, card = (None, None) if asked.model is None else load_model(asked.model, asked.weights, device=asked.device)
     seen: list[Looked] = []
     known: dict[tuple[str, Card], Measured] = {}
     for file, source in files:
@@ -59,7 +64,9 @@ def look_at_classifiers(
             seen.append(Looked(source, why=why))
             continue
         if source.headless and network is not None:
-            networks = load_networks(file, list(source.networks), network, Prepared(tested, own), asked.neurons)
+            networks = load_networks(
+                file, list(source.networks), network, Prepared(tested, own), asked.neurons, asked.device
+            )
             source = replace(source, networks={n.T: n for n in networks}, headless=False)
         before = known.get((tested.name, own))
         found, unreadable = _measured(source, network, tested, own, asked.strict, before, progress)

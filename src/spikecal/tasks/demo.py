@@ -62,7 +62,9 @@ class Made:
         return self.runs[max(self.runs)]
 
 
-def run_demo(out: Path, quick: bool, report: Path | None, seed: int, progress: Progress | None) -> Outcome:
+def run_demo(
+    out: Path, quick: bool, report: Path | None, seed: int, progress: Progress | None, device: str | None = None
+) -> Outcome:
     """Convert the embedded ResNet-20 in several ways; a table, and in `out` a plot and the numbers."""
     started = time.perf_counter()
     if report is not None:
@@ -73,7 +75,7 @@ def run_demo(out: Path, quick: bool, report: Path | None, seed: int, progress: P
     except OSError as error:
         raise ConfigError(f"{out} cannot be made: {error.strerror}") from error
     steps = QUICK_STEPS if quick else STEPS
-    model, card = load_model(MODEL)
+    model, card = load_model(MODEL, device=device)
     images = load_data("demo", "train")
     tested = subset(load_data("demo", "test"), QUICK_IMAGES if quick else TEST_IMAGES, seed)
     test = Loader(tested, card, BATCH)

@@ -73,7 +73,7 @@ class Detection:
             raise ConfigError("--keep is not for detectors: all but the body stays analog")
         if asked.data == "distilled":
             raise ConfigError("images are not distilled from detectors: give --data voc:PATH or --data coco:PATH")
-        detector, images = load_detector(asked.model, asked.weights), chosen_boxes(asked.data, "train")
+        detector, images = load_detector(asked.model, asked.weights, asked.device), chosen_boxes(asked.data, "train")
         check_labels(asked.model, detector, asked.weights, images)
         if asked.strict:
             refuse_unreadable(images.name, images.faults.left_out)
@@ -124,7 +124,7 @@ class Detection:
             raise ConfigError(f"{file} holds the body of a detector: give the detector with --model")
         if asked.within is not None:
             raise ConfigError("--within is for classifiers")
-        detector = detector_of(info.get("detector"), file, model, asked.weights)
+        detector = detector_of(info.get("detector"), file, model, asked.weights, asked.device)
         bodies = {T: spiking.load(file, detector, T, neurons=asked.neurons) for T in asked.steps or sorted(info["T"])}
         test = _test_images(model, detector, replace(asked, data=asked.data or data))
         found = precisions(detector, bodies, test, progress)
@@ -189,7 +189,7 @@ def _look(file: Path, source: Source, asked: Reporting, progress: Progress | Non
 
 def _look_at(file: Path, source: Source, model: str, asked: Reporting, progress: Progress | None, say: Say) -> Looked:
     """Run the detector with the bodies of a file."""
-    detector = detector_of(source.first.origin.detector, file, model, asked.weights)
+    detector = detector_of(source.first.origin.detector, file, model, asked.weights, asked.device)
     bodies = {T: spiking.fit(network, detector, str(file)) for T, network in source.networks.items()}
     test = _test_images(model, detector, asked)
     found = precisions(detector, bodies, test, progress)
@@ -226,9 +226,9 @@ def _test_images(model: str, detector: nn.Module, asked: Evaluation | Reporting)
     return test
 
 
-def detector_of(rest: str | None, file: Path, model: str, weights: Path | None) -> nn.Module:
+def detector_of(rest: str | None, file: Path, model: str, weights: Path | None, device: str | None = None) -> nn.Module:
     """The detector by its name. Its own weights, if no others are given, must be those that the file was made from."""
-    detector = load_detector(model, weights)
+    detector = load_detector(model, weights, device)
     if weights is None and rest not in (None, spiking.rest_print(detector)):
         raise ConfigError(f"{file} was made from other weights than those that {model} has of its own: give --weights")
     return detector

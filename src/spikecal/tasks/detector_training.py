@@ -11,12 +11,13 @@ from spikecal.detection.labels import check_count
 from spikecal.detection.precision import evaluate
 from spikecal.detection.sources import load_boxes
 from spikecal.detection.training import train
+from spikecal.devices import best_device, device_of
 from spikecal.errors import ConfigError, refuse_unreadable
 from spikecal.progress import Progress, has_bars
 from spikecal.tasks.outcome import Line, Outcome, duration, percent, size
 from spikecal.tasks.requests import Training
 from spikecal.tasks.task import Say
-from spikecal.tasks.training import check_convertible, circumstances, device_of, epoch_line
+from spikecal.tasks.training import check_convertible, circumstances, epoch_line
 from spikecal.training.export import export, training_facts, write_card
 from spikecal.zoo.detectors import DETECTORS, body_of, build_detector, load_body, load_detector
 from spikecal.zoo.models import load_model
@@ -31,7 +32,7 @@ def train_detector(asked: Training, progress: Progress | None, say: Say) -> Outc
     """Train a detector, measure it on the test images, write its weights and its card."""
     model, output = asked.model, asked.output
     name, recipe = asked.recipe_or(detector_recipe(model))
-    device = device_of(asked.device)
+    device = device_of(asked.device) or best_device()
     images, test = load_boxes(asked.data, "train"), load_boxes(asked.data, "test")
     held_out = load_boxes(asked.data, "val").sample(asked.validate, recipe.seed) if asked.validate else None
     torch.manual_seed(recipe.seed)

@@ -33,6 +33,7 @@ class Distillation:
     batch: int | None
     seed: int
     workdir: Path | None
+    device: str | None = None
 
     def picture(self) -> Path:
         """Where it goes, after everything that cannot be written was refused."""
@@ -55,7 +56,7 @@ def distill_images(asked: Distillation, progress: Progress | None, say: Say) -> 
     for name, _ in models:
         if is_detector(name):
             raise ConfigError(f"{name} is a detector, and images are distilled from classifiers only")
-    loaded = [load_model(name, weights) for name, weights in models]
+    loaded = [load_model(name, weights, device=asked.device) for name, weights in models]
     started = time.perf_counter()
     made = distill(
         [network for network, _ in loaded],

@@ -32,6 +32,7 @@ class Drawing:
     data_root: Path | None
     images: int
     settings: Settings
+    device: str | None = None
 
 
 def list_figures() -> Outcome:
@@ -73,7 +74,7 @@ def _subjects(recipe: Recipe, asked: Drawing, say: Say) -> list[Subject]:
     for name in names:
         if is_detector(name):
             raise ConfigError(f"{name} is a detector, and figures are of classifiers: see `spikecal report`")
-        network, card = load_model(name, weights.get(name))
+        network, card = load_model(name, weights.get(name), device=asked.device)
         train, test = (chosen_data(asked.data, card, split, asked.data_root) for split in ("train", "test"))
         loader = Loader(subset(test, asked.images, asked.settings.seed), card, BATCH)
         subjects.append(Subject(name=name, model=network, calibration=Prepared(train, card), test=loader))

@@ -24,7 +24,9 @@ def report_files(
     say: Say,
 ) -> Outcome:
     """Look at the networks of the files for `steps`, each as its task does, and write the page."""
-    seen = _seen([(file, from_file(file, steps, asked.neurons)) for file in files], asked, named, progress, say)
+    seen = _seen(
+        [(file, from_file(file, steps, asked.neurons, asked.device)) for file in files], asked, named, progress, say
+    )
     notes = [carried(one.source.name, one.why) for one in seen if one.why]
     page = write_report(output, [(one.source, one.measured) for one in seen], notes)
     unreadable: Unreadable = {file: reason for one in seen for file, reason in one.unreadable.items()}

@@ -95,6 +95,7 @@ class Conversion:
     strict: bool
     records: bool  # whether a pipeline without calibrators simulates images to know the errors of stages
     report: Path | None  # the page to write
+    device: str | None = None
 
     def __post_init__(self) -> None:
         choices_of(self.steps, self.latency)  # before a network or an image is read
@@ -144,6 +145,7 @@ class Evaluation:
     strict: bool
     within: float | None  # points of the ANN
     neurons: Sequence[str] = ()  # classes of those that are not spikecal's
+    device: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +160,7 @@ class Reporting:
     seed: int
     strict: bool
     neurons: Sequence[str] = ()  # classes of those that are not spikecal's
+    device: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

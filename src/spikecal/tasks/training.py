@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spikecal.errors import ConfigError, ConversionError, DataError, first_line
+from spikecal.errors import ConversionError, DataError
 from spikecal.graph.lowering.lower import lower
 from spikecal.tasks.outcome import duration, in_flags, percent
 from spikecal.tasks.task import Say
@@ -38,16 +38,3 @@ def circumstances(home: torch.device, seconds: float | None) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "torch": torch.__version__.partition("+")[0],
     }
-
-
-def device_of(name: str | None) -> torch.device:
-    """The device of that name, else the best there is."""
-    if name is None:
-        best = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-        return torch.device(best)
-    try:
-        home = torch.device(name)
-        torch.empty(1, device=home)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ConfigError(f"there is no device {name!r} here: {first_line(error)}") from error
-    return home

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from spikecal.devices import Device, device_of
 from spikecal.errors import ConfigError, FileError
 from spikecal.usercode import is_factory
 from spikecal.vision import vision
@@ -206,8 +207,14 @@ def build_detector(spec: str, labels: int | None = None) -> nn.Module:
     return checked(spec, build_model(spec)[0])
 
 
-def load_detector(spec: str, weights: Path | None = None) -> nn.Module:
-    """A trained detector in eval mode: with `weights`, or with its own where it has some."""
+def load_detector(spec: str, weights: Path | None = None, device: Device = None) -> nn.Module:
+    """A trained detector in eval mode: with `weights`, or its own; on `device`, if one is named."""
+    home = device_of(device)
+    detector = _loaded(spec, weights)
+    return detector if home is None else detector.to(home)
+
+
+def _loaded(spec: str, weights: Path | None) -> nn.Module:
     if spec not in DETECTORS:
         if not is_detector(spec) and not is_factory(spec):
             build_detector(spec)  # says what there is

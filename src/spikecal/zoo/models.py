@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from spikecal.arguments import image_dims
 from spikecal.data.card import Card
 from spikecal.data.sets import cifar10
+from spikecal.devices import Device, device_of, whatever_the_default
 from spikecal.errors import ConfigError
 from spikecal.usercode import call, is_factory, load_factory
 from spikecal.zoo import imagenet
@@ -87,12 +88,19 @@ EMBEDDED = {name: f"{name}.safetensors" for name in ("resnet20", "resnet20-nobn"
 ZOO: dict[str, Entry] = {**_cifar_zoo(), **_imagenet_zoo()}
 
 
-def load_model(spec: str, weights: str | Path | None = None) -> tuple[nn.Module, Card]:
+@whatever_the_default
+def load_model(spec: str, weights: str | Path | None = None, *, device: Device = None) -> tuple[nn.Module, Card]:
     """The trained model of `spec`, in eval mode: with `weights`, or with its own where it has some.
 
-    `spec` is what `spikecal convert` takes: `resnet20`, `torchvision:NAME`, `file.py:function` and so on.
+    `spec` is what `spikecal convert` takes: `resnet20`, `torchvision:NAME`, `file.py:function` and so on. `device`:
+    where to put it.
     """
-    weights = None if weights is None else Path(weights)
+    home = device_of(device)
+    model, card = _loaded(spec, None if weights is None else Path(weights))
+    return model if home is None else model.to(home), card
+
+
+def _loaded(spec: str, weights: Path | None) -> tuple[nn.Module, Card]:
     package, _, name = spec.partition(":")
     if weights is None and package in PACKAGES and name:
         model, card = PACKAGES[package].load(spec, name)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from spikecal.devices import tensors_on
 from spikecal.errors import ConversionError, first_line
 from spikecal.graph.graph import Graph
 from spikecal.graph.head import build_head, check_keep, kept_parts
@@ -55,6 +56,12 @@ def lower(model: nn.Module, example: tuple[Tensor, ...], keep: Sequence[str] = (
     `keep` names modules, or calls as errors name them, that stay analog at the end of the network.
     """
     working = prepare(model, example)
+    with tensors_on(working.device):  # code of the model may make some
+        return _compared(model, example, keep, working)
+
+
+def _compared(model: nn.Module, example: Sequence[Tensor], keep: Sequence[str], working: Working) -> Graph:
+    """The lowered graph, if it computes what the model does."""
     keep = kept_parts(working.model, keep)
     graph = _lower(working, keep)
     error = relative_error(graph, working)
