@@ -115,7 +115,7 @@ VERBS = [
     ["evaluate", "{}/net.snn", "--model", "resnet20"],
     ["report", "{}/net.snn", "-o", "{}/r.html"],
     ["distill", "resnet20", "-o", "{}/i.npz"],
-    ["figure", "clip", "-o", "{}/f.png"],
+    ["figure", "rate", "-o", "{}/f.png"],
     ["demo", "--out", "{}/demo"],
     ["reproduce", "lcp", "-o", "{}/tables"],
     ["train", "resnet20", "--data", "demo", "-o", "{}/w.safetensors"],
