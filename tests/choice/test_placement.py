@@ -119,6 +119,18 @@ def test_depth_counts_layers_of_neurons_on_the_longest_way() -> None:
     }  # fmt: skip
 
 
+def test_the_last_neurons_do_not_wait_as_their_current_is_the_answer() -> None:
+    torch.manual_seed(0)
+    convolutions = [nn.Conv2d(3, 3, 3, padding=1) for _ in range(4)]
+    model = nn.Sequential(*(module for conv in convolutions for module in (conv, nn.ReLU())))
+    result = converted(model=model, latency=10)
+    found = result.origin.placements[4]
+    assert all("7" not in trial["waits"] for trial in found["tried"])
+    assert {trial["latency"] for trial in found["tried"]} == {4, 7, 8, 10}  # the other layers use all of it
+    (kept,) = (trial for trial in found["tried"] if trial["waits"] == result.snn.waits)
+    assert kept["waits"] and kept["latency"] == result.snn.latency
+
+
 @pytest.mark.parametrize("count", range(1, 9))
 def test_a_placement_keeps_its_count_on_the_longest_path_and_uses_what_is_free(count: int) -> None:
     all_stages = stages()

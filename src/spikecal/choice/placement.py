@@ -90,7 +90,7 @@ class Search:
             none = Trial("no waits", max(steps), max(steps), {}, math.nan)
             return Placement(none, (none,), self.held.count, unused=unused)
         tried = [trial for T in steps for trial in self._trials(T)]
-        kept = min((t for t in tried if t.better or not t.waits), key=lambda trial: trial.divergence)
+        kept = min((t for t in tried if t.better or not t.waits), key=lambda trial: (trial.divergence, trial.latency))
         kept = tried[self.context.ranks.decided(tried.index(kept))]
         return Placement(kept, tuple(tried), self.held.count, unused=unused)
 
@@ -141,11 +141,15 @@ def without_learning(pipeline: Pipeline) -> Pipeline:
 
 
 def depths(stages: Sequence[Stage]) -> dict[str, int]:
-    """The layers of neurons on the longest way from an input to each layer of neurons, itself included."""
+    """The layers of neurons on the longest way from an input to each one that may wait, itself included.
+
+    One that no other stage reads has nothing to wait for: it is an output, and read as the current of its neurons.
+    """
     found: dict[str, int] = {}
+    read = {name for stage in stages for name in stage.inputs}
     for stage in stages:
         found[stage.name] = max((found.get(name, 0) for name in stage.inputs), default=0) + stage.spiking
-    return {stage.name: found[stage.name] for stage in stages if stage.spiking}
+    return {stage.name: found[stage.name] for stage in stages if stage.spiking and stage.name in read}
 
 
 def longest_latency(stages: Sequence[Stage], T: int) -> int:
@@ -167,7 +171,7 @@ def placed(stages: Sequence[Stage], T: int, profile: Mapping[int, float], count:
     at_depth = dict(zip(sorted(profile), shares, strict=True))
     waits = {name: at_depth[depth] for name, depth in depths(stages).items()}
     for stage in stages:  # front to back: what a stage takes, those behind it no longer have
-        if stage.spiking:
+        if stage.name in waits:
             free = min(spare(stages, Windows(T, stages, waits), stage), FREE)
             waits[stage.name] = min(waits[stage.name] + free, T - 1)
     return {name: wait for name, wait in waits.items() if wait}
