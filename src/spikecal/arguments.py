@@ -68,14 +68,16 @@ def choices_of(T: int | Sequence[int] | None, latency: int | str | None) -> list
 
 def latency_of(latency: Any, T: int | None) -> int:
     """A latency in steps: a number of them, so many times T ("2x"), or T and so many more ("+10")."""
+    number: int | None
     text = latency.strip().lower() if isinstance(latency, str) else ""
     if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{0,9})?x|\+[0-9]{1,9}", text):
         if T is None:
             raise ConfigError(f"a latency of {text} needs a T: give T, or a latency in steps")
-        latency = T + int(text) if text.startswith("+") else int(Fraction(text[:-1]) * T)
+        number = T + int(text) if text.startswith("+") else int(Fraction(text[:-1]) * T)
     elif re.fullmatch(r"[0-9]{1,9}", text):
-        latency = int(text)
-    number = whole(latency)
+        latency = number = int(text)
+    else:
+        number = whole(latency)
     if number is None or not 1 <= number <= MOST_T:
         wanted = f"an integer from 1 to {MOST_T:,}, '2x' for twice T or '+10' for T + 10"
         raise ConfigError(f"latency must be {wanted}, not {latency!r}")

@@ -171,6 +171,8 @@ def _calibrated(
         set_neurons(network, seen, found.pipeline, dtype, context.shapes)
         records += run_phases(replace(context, pipeline=found.pipeline), network, per_image)
         networks[found.T], decisions[found.T] = network, found
+        for warning in found.placement.warnings() if found.placement else []:
+            logger.warning("T = %d: %s", found.T, warning)
         timings.steps[found.T] = time.perf_counter() - started
     origin = origin.changed(
         inputs=tuple(tuple(x.shape[1:]) for x in context.images[0]),

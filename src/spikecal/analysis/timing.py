@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spikecal.choice.placement import WORTH, Trial
+from spikecal.choice.placement import WORTH, Trial, cautions
 from spikecal.result import Result
 from spikecal.snn.network import SpikingNetwork
 
-ENOUGH = 32  # held-out images below which a decision is warned of
 NEEDED = 8  # calibration images from which on placements are tried: a quarter is held out, and one tells nothing
 
 
@@ -51,14 +50,7 @@ class Search:
 
     def warnings(self) -> list[str]:
         """What to know before relying on it."""
-        found = []
-        if self.unused is not None:
-            asked, longest = self.unused
-            found.append(f"a latency of {asked} is more than this network can use: the most is {longest}")
-        if 1 < self.images < ENOUGH and any(trial.waits for trial in self.tried):
-            few = f"waits were decided on {self.images} held-out images, which is few"
-            found.append(f"{few}: {4 * ENOUGH} calibration images, of which a quarter is held out, are safer")
-        return found
+        return cautions(self.tried, self.images, self.unused)
 
     def to_dict(self) -> dict[str, Any]:
         tried = [

@@ -27,6 +27,7 @@ LEAST = 1e-4  # divergence that nobody would see
 FREE = 2  # steps that a stage with time to spare waits at most beyond its depth's
 SHARES = (1.0, 0.7, 0.5)  # of the waits that the latency allows: more of them are not always better
 STEPS = (1.0, 0.75, 0.5, 1 / 3)  # of the latency, where T is free
+ENOUGH = 32  # held-out images below which a decision is warned of
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,21 @@ class Placement:
             "images": self.images,
             "tried": [trial.to_dict() for trial in self.tried],
         }
+
+    def warnings(self) -> list[str]:
+        return cautions(self.tried, self.images, self.unused)
+
+
+def cautions(tried: Sequence[Trial], images: int, unused: tuple[int, int] | None) -> list[str]:
+    """What to know before relying on a placement."""
+    found = []
+    if unused is not None:
+        asked, longest = unused
+        found.append(f"a latency of {asked} is more than this network can use: the most is {longest}")
+    if 1 < images < ENOUGH and any(trial.waits for trial in tried):
+        few = f"waits were decided on {images} held-out images, which is few"
+        found.append(f"{few}: {4 * ENOUGH} calibration images, of which a quarter is held out, are safer")
+    return found
 
 
 class Search:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spikecal.analysis.timing import Timing
-from spikecal.tasks.outcome import Line, Table, asides, table_of
+from spikecal.tasks.outcome import Line, Table, table_of
 
 TIMES = ("latency", "interval")
 TIMES_CAPTION = "latency: steps to the answer; interval: one image every so many steps"
@@ -16,13 +16,8 @@ def time_cells(found: Timing) -> dict[str, str]:
 
 
 def waiting_lines(found: Sequence[Timing]) -> list[Line]:
-    """A line for each network whose waits were searched for: how it waits, and why so; then what to be wary of."""
-    lines = []
-    for one in found:
-        if one.search is not None:
-            lines.append(Line(f"T = {one.T}: {one.words()}; {one.search.why()}"))
-            lines += asides([f"warning: T = {one.T}: {warning}" for warning in one.search.warnings()])
-    return lines
+    """A line for each network whose waits were searched for: how it waits, and why so."""
+    return [Line(f"T = {one.T}: {one.words()}; {one.search.why()}") for one in found if one.search is not None]
 
 
 def time_tables(found: Sequence[Mapping[str, Any]], measured: Mapping[str, Any] | None) -> list[Table]:
