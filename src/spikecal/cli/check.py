@@ -29,7 +29,7 @@ def check(
     """Show what converts, what is refused and why, memory and time; or what a file holds."""
     from spikecal.tasks.check import check_file, check_model
 
-    if model.endswith(".snn") or (":" not in model and Path(model).is_file()):
+    if model.endswith(".snn") or (":" not in model and not model.endswith(".onnx") and Path(model).is_file()):
         show(check_file(Path(model)), json)
     else:
         given = options.shape_of(shape, input_size)

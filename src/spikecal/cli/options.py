@@ -13,8 +13,8 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A name from `spikecal models`, torchvision:NAME, timm:NAME, pytorchcv:NAME, file.py:function or "
-        "module:function.",
+        help="A name from `spikecal models`, torchvision:NAME, timm:NAME, pytorchcv:NAME, file.py:function, "
+        "module:function or net.onnx.",
     ),
 ]
 Weights = Annotated[Path | None, typer.Option(metavar="FILE", help="Checkpoint: safetensors or a torch state dict.")]

@@ -18,6 +18,7 @@ from spikecal.errors import ConfigError
 from spikecal.usercode import call, is_factory, load_factory
 from spikecal.zoo import imagenet
 from spikecal.zoo.cifar import VGG16, ResNet
+from spikecal.zoo.onnx_file import SUFFIX, read_onnx
 from spikecal.zoo.packages import PACKAGES, imagenet_card
 from spikecal.zoo.weights import load_weights, outputs, put_weights, read_weights
 
@@ -136,18 +137,21 @@ def has_bn(model: nn.Module) -> bool:
 def build_model(spec: str, classes: int | None = None) -> tuple[nn.Module, Card]:
     """The model of `spec` without weights, in eval mode; those of the zoo may have another number of `classes`.
 
-    `spec` is a zoo name, `torchvision:NAME`, `timm:NAME`, `pytorchcv:NAME`, `file.py:name` or `package.module:name`.
+    `spec` is a zoo name, `torchvision:NAME`, `timm:NAME`, `pytorchcv:NAME`, `file.py:name`, `package.module:name` or
+    an ONNX file, `net.onnx`, whose weights are in it.
     """
     if spec in ZOO:
         return _from_zoo(ZOO[spec], classes)
     package, _, name = spec.partition(":")
     if package in PACKAGES and name:
         return PACKAGES[package].build(spec, name)
+    if spec.endswith(SUFFIX):
+        return read_onnx(Path(spec).expanduser())
     if is_factory(spec):
         return _from_factory(spec)
     raise ConfigError(
         f"unknown model {spec!r}: give {', '.join(ZOO)}, {', '.join(f'{p}:NAME' for p in PACKAGES)}, "
-        f"file.py:function or module:function"
+        f"file.py:function, module:function or net.onnx"
     )
 
 

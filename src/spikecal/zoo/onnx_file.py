@@ -1,0 +1,192 @@
+"""Networks in ONNX files: read into an fx graph of torch modules, and compared with onnxruntime."""
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+
+from spikecal.data.card import Card
+from spikecal.errors import ConfigError, ConversionError, DataError, FileError, first_line
+from spikecal.zoo.onnx_operators import OPERATORS, Call, Unknown, Value
+
+SUFFIX = ".onnx"
+DOMAINS = ("", "ai.onnx")
+NEAR = 1e-3  # of the largest output: what two implementations may differ by
+FREE = 1  # batch of the example where the file leaves it open
+KNOWN_RANKS = range(2, 6)  # of an input: batch, and a vector to a volume
+
+log = logging.getLogger(__name__)
+
+
+def read_onnx(path: Path) -> tuple[nn.Module, Card]:
+    """The network of an ONNX file in eval mode, and what its input says of the images it takes."""
+    file = _loaded(path)
+    inputs = [value for value in file.graph.input if value.name not in {t.name for t in file.graph.initializer}]
+    shapes = {value.name: _shape(value) for value in inputs}
+    model = Importer(path, file, shapes).run()
+    example = tuple(_noise(path, name, shape) for name, shape in shapes.items())
+    compare(path, model, example)
+    return model, _card(path, next(iter(shapes.values())))
+
+
+class Importer:
+    """One walk over the nodes of a file. `values` holds what is known of every name: a traced value or a constant."""
+
+    def __init__(self, path: Path, file: Any, shapes: Mapping[str, Sequence[int | None]]) -> None:
+        onnx = _package("onnx", path)
+        self.path, self.file, self.onnx = path, file, onnx
+        self.root, self.graph = nn.Module(), fx.Graph()
+        self.shapes = dict(shapes)
+        for value in (*file.graph.value_info, *file.graph.output):
+            self.shapes[value.name] = _shape(value)
+        self.batch = next(iter(shapes.values()))[0]  # None where it is open
+        self.values: dict[str, Value] = {
+            tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in file.graph.initializer
+        }
+        for name in shapes:
+            self.values[name] = self.graph.placeholder(_identifier(name))
+
+    def run(self) -> nn.Module:
+        refused: list[ConversionError] = []
+        for node in self.file.graph.node:
+            try:
+                self._run(node)
+            except Unknown as unknown:
+                hint = "leave it out of the exported network, or rewrite it with operators that convert"
+                refused.append(ConversionError(self.name_of(node), str(unknown), hint))
+                self.values |= {name: self.graph.create_node("call_function", _missing) for name in node.output}
+        if refused:
+            first, *others = refused
+            raise ConversionError(first.layer, first.found, first.hint, tuple(others))
+        outputs = [self.values[value.name] for value in self.file.graph.output]
+        if not all(isinstance(value, fx.Node) for value in outputs):
+            raise FileError(f"{self.path} has an output that does not depend on its input")
+        self.graph.output(outputs[0] if len(outputs) == 1 else tuple(outputs))
+        made = fx.GraphModule(self.root, self.graph, "OnnxNetwork").eval().requires_grad_(False)
+        made.graph.eliminate_dead_code()
+        made.recompile()
+        return made
+
+    def _run(self, node: Any) -> None:
+        if node.domain not in DOMAINS or node.op_type not in OPERATORS:
+            raise Unknown(f"the operator {node.op_type}, which is not known")
+        attributes = {a.name: _attribute(self.onnx, a) for a in node.attribute}
+        inputs = [self.values[name] if name else None for name in node.input]
+        call = Call(self, node.op_type, self.name_of(node), inputs, attributes, list(node.input), len(node.output))
+        try:
+            found = OPERATORS[node.op_type](call)
+        except (TypeError, ValueError, IndexError, KeyError, AttributeError, RuntimeError) as error:
+            raise Unknown(f"the operator {node.op_type} in a form that is not known ({first_line(error)})") from error
+        several = found if isinstance(found, list) and len(node.output) > 1 else [found]
+        self.values |= {name: value for name, value in zip(node.output, several, strict=False) if name}
+
+    def name_of(self, node: Any) -> str:
+        return _identifier(node.name or next(iter(node.output), "") or node.op_type)
+
+    def module(self, name: str, module: nn.Module, *inputs: Any) -> fx.Node:
+        """Call a module of that name, with a number where the name is taken."""
+        unique, number = name, 1
+        while hasattr(self.root, unique):
+            number += 1
+            unique = f"{name}_{number}"
+        self.root.add_module(unique, module)
+        return self.graph.call_module(unique, inputs)
+
+
+def compare(path: Path, model: nn.Module, example: tuple[Tensor, ...]) -> None:
+    """Raise where the network and onnxruntime differ on an example; without onnxruntime that is not known."""
+    try:
+        with torch.no_grad():
+            found = model(*example)
+    except Exception as error:  # whatever torch says of a graph that makes no sense
+        raise FileError(f"{path} was read, and does not run: {first_line(error)}") from error
+    try:
+        runtime = import_module("onnxruntime")
+    except ImportError:
+        log.info("%s was not compared with onnxruntime, which is not installed", path)
+        return
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        feed = {given.name: _as(given.type, x) for given, x in zip(session.get_inputs(), example, strict=True)}
+        expected = session.run(None, feed)
+    except Exception as error:  # onnxruntime has a class of its own for each fault
+        raise FileError(f"{path} cannot be run by onnxruntime: {first_line(error)}") from error
+    for mine, other in zip(found if isinstance(found, tuple) else (found,), expected, strict=True):
+        scale = max(float(np.abs(other).max()), 1e-6) if other.size else 1.0
+        if mine.shape != other.shape or float(np.abs(mine.numpy() - other).max()) > NEAR * scale:
+            raise FileError(f"{path} was read, but its outputs are not onnxruntime's: please report it with the file")
+
+
+def _loaded(path: Path) -> Any:
+    onnx = _package("onnx", path)
+    if not path.is_file():
+        raise FileError(f"there is no file {path}")
+    try:
+        file = onnx.shape_inference.infer_shapes(onnx.load(path))
+        onnx.checker.check_model(file)
+    except Exception as error:  # protobuf's, the checker's and the system's own kinds
+        raise FileError(f"{path} is not an ONNX network: {first_line(error)}") from error
+    if not file.graph.input or not file.graph.output:
+        raise FileError(f"{path} has no input or no output")
+    return file
+
+
+def _package(name: str, path: Path) -> Any:
+    try:
+        module = import_module(name)
+        import_module(f"{name}.shape_inference")
+        return module
+    except ImportError as error:
+        raise ConfigError(f"{path} needs onnx, which is not installed: pip install 'spikecal[onnx]'") from error
+
+
+def _card(path: Path, shape: Sequence[int | None]) -> Card:
+    """What the file says of its first input; how pixels are normalised is not in it."""
+    height, width = shape[2:] if len(shape) == 4 else (None, None)
+    size = None if height is None or width is None else (height, width)
+    return Card(name=str(path), size=size, dims=len(shape) - 1, trained=True)
+
+
+def _noise(path: Path, name: str, shape: Sequence[int | None]) -> Tensor:
+    """An example for an input; sizes that the file leaves open are those of a small image."""
+    if len(shape) not in KNOWN_RANKS:
+        raise DataError(f"{path}: its input {name} has {len(shape)} dimensions, not a batch and 1 to 4 more")
+    sizes = [shape[0] or FREE, *(n or (3 if d == 1 else 64) for d, n in enumerate(shape[1:], start=1))]
+    return torch.rand(sizes, generator=torch.Generator().manual_seed(0))
+
+
+def _shape(value: Any) -> list[int | None]:
+    dims = value.type.tensor_type.shape.dim
+    return [dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else None for dim in dims]
+
+
+def _attribute(onnx: Any, attribute: Any) -> Any:
+    value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode()
+    return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+
+
+def _as(kind: str, x: Tensor) -> np.ndarray[Any, Any]:
+    types = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
+    if kind not in types:
+        raise ValueError(f"an input of {kind}, not of floats")
+    return x.numpy().astype(types[kind])
+
+
+def _identifier(name: str) -> str:
+    """A name that can be a module's: /layer1/conv1/Conv -> layer1_conv1_Conv."""
+    plain = re.sub(r"\W+", "_", name).strip("_") or "node"
+    return plain if not plain[0].isdigit() else f"n{plain}"
+
+
+def _missing(*_: Any) -> None:
+    """Stands for a value that no known operator computes, while the rest is looked at."""
