@@ -29,7 +29,7 @@ from spikecal.result import Result
 from spikecal.snn.origin import Timings
 from spikecal.tasks.choosing import choice_lines
 from spikecal.tasks.classifier_training import train_classifier
-from spikecal.tasks.classifiers import load_networks, look_at_classifiers
+from spikecal.tasks.classifiers import load_networks, look_at_classifiers, with_images_of
 from spikecal.tasks.distilling import batch_line
 from spikecal.tasks.outcome import (
     Line,
@@ -104,11 +104,11 @@ class Classification:
         network, card = (
             (None, None) if asked.model is None else load_model(asked.model, asked.weights, device=asked.device)
         )
-        if card is None and "card" in info:
-            card = Card.from_dict(info["card"])
+        kept = Card.from_dict(info["card"]) if "card" in info else None
+        card = with_images_of(card, kept)
         if card is None:
             raise ConfigError(f"{file} does not say what images it takes: give the network it came from with --model")
-        held_out = chosen_data(asked.data, card, "test", asked.data_root, from_file=network is None)
+        held_out = chosen_data(asked.data, card, "test", asked.data_root, from_file=kept is not None)
         test = subset(held_out, asked.images, asked.seed)
         networks = load_networks(
             file, asked.steps or sorted(info["T"]), network, Prepared(test, card), asked.neurons, asked.device

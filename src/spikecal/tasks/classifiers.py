@@ -50,6 +50,13 @@ def load_networks(
     return networks
 
 
+def with_images_of(card: Card | None, kept: Card | None) -> Card | None:
+    """The card of a model that was given, else the one in a file; the file's own images come first."""
+    if card is None or kept is None or kept.data is None:
+        return card or kept
+    return replace(card, data=kept.data)
+
+
 def look_at_classifiers(
     files: Sequence[tuple[Path, Source]], asked: Reporting, progress: Progress | None
 ) -> list[Looked]:
@@ -58,8 +65,8 @@ def look_at_classifiers(
     seen: list[Looked] = []
     known: dict[tuple[str, Card], Measured] = {}
     for file, source in files:
-        own = card or source.card
-        tested, why = _images(source, own, card is None, asked)
+        own = with_images_of(card, source.card)
+        tested, why = _images(source, own, source.card is not None, asked)
         if own is None or tested is None:
             seen.append(Looked(source, why=why))
             continue

@@ -18,7 +18,7 @@ from spikecal.errors import ConfigError
 from spikecal.usercode import call, is_factory, load_factory
 from spikecal.zoo import imagenet
 from spikecal.zoo.cifar import VGG16, ResNet
-from spikecal.zoo.onnx_file import SUFFIX, read_onnx
+from spikecal.zoo.onnx.read import SUFFIX, read_onnx
 from spikecal.zoo.packages import PACKAGES, imagenet_card
 from spikecal.zoo.weights import load_weights, outputs, put_weights, read_weights
 

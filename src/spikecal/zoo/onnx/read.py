@@ -13,8 +13,10 @@ from torch import Tensor, fx, nn
 
 from spikecal.data.card import Card
 from spikecal.errors import ConfigError, ConversionError, DataError, FileError, first_line
-from spikecal.zoo.onnx_operators import OPERATORS, Call, Unknown, Value
+from spikecal.zoo.onnx import layers, shapes
+from spikecal.zoo.onnx.calls import OPERATORS, Call, Unknown, Value
 
+TABLES = (layers, shapes)  # importing them fills OPERATORS
 SUFFIX = ".onnx"
 DOMAINS = ("", "ai.onnx")
 NEAR = 1e-3  # of the largest output: what two implementations may differ by
@@ -38,11 +40,11 @@ def read_onnx(path: Path) -> tuple[nn.Module, Card]:
 class Importer:
     """One walk over the nodes of a file. `values` holds what is known of every name: a traced value or a constant."""
 
-    def __init__(self, path: Path, file: Any, shapes: Mapping[str, Sequence[int | None]]) -> None:
+    def __init__(self, path: Path, file: Any, shapes: Mapping[str, list[int | None]]) -> None:
         onnx = _package("onnx", path)
         self.path, self.file, self.onnx = path, file, onnx
         self.root, self.graph = nn.Module(), fx.Graph()
-        self.shapes = dict(shapes)
+        self.shapes: dict[str, list[int | None]] = dict(shapes)
         for value in (*file.graph.value_info, *file.graph.output):
             self.shapes[value.name] = _shape(value)
         self.batch = next(iter(shapes.values()))[0]  # None where it is open
@@ -90,13 +92,24 @@ class Importer:
         return _identifier(node.name or next(iter(node.output), "") or node.op_type)
 
     def module(self, name: str, module: nn.Module, *inputs: Any) -> fx.Node:
-        """Call a module of that name, with a number where the name is taken."""
-        unique, number = name, 1
+        """Call a module of that name."""
+        unique = self._unique(name)
+        self.root.add_module(unique, module)
+        return self.graph.call_module(unique, inputs)
+
+    def constant(self, name: str, value: Tensor) -> fx.Node:
+        """A tensor that the network has, for the node of that name."""
+        unique = self._unique(f"{name}_constant")
+        self.root.register_buffer(unique, value)
+        return self.graph.get_attr(unique)
+
+    def _unique(self, name: str) -> str:
+        """The name, with a number where it is taken."""
+        number, unique = 1, name
         while hasattr(self.root, unique):
             number += 1
             unique = f"{name}_{number}"
-        self.root.add_module(unique, module)
-        return self.graph.call_module(unique, inputs)
+        return unique
 
 
 def compare(path: Path, model: nn.Module, example: tuple[Tensor, ...]) -> None:

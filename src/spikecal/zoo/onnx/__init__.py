@@ -1,0 +1,1 @@
+"""Networks in ONNX files as torch modules: `read`; the operators that are known: `layers` and `shapes`."""

@@ -1,0 +1,105 @@
+"""Calls of ONNX operators: their inputs and settings, and the table of functions that read them into torch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+
+Sizes = list[Any]  # of a shape, or a part of one: ints and traced sizes
+Value = Any  # fx.Node (of a tensor), np.ndarray (a constant), Sizes or None (an input that is not given)
+
+
+class Unknown(Exception):
+    """Something that is not read."""
+
+
+class Target(Protocol):
+    """Where calls are put together."""
+
+    graph: fx.Graph
+    shapes: dict[str, list[int | None]]
+    batch: int | None
+
+    def module(self, name: str, module: nn.Module, *inputs: Any) -> fx.Node: ...
+    def constant(self, name: str, value: Tensor) -> fx.Node: ...
+
+
+@dataclass
+class Call:
+    """One node of a file: its inputs, its attributes, and where its result goes."""
+
+    target: Target
+    kind: str
+    name: str
+    inputs: list[Value]
+    attributes: dict[str, Any]
+    names: list[str]  # of the inputs
+    outputs: int
+
+    @property
+    def x(self) -> fx.Node:
+        """The first input, which must be a value of the network."""
+        return self.tensor(0)
+
+    def tensor(self, index: int) -> fx.Node:
+        value = self.inputs[index]
+        if not isinstance(value, fx.Node):
+            raise Unknown(f"the operator {self.kind} on a constant or a size")
+        return value
+
+    def constant(self, index: int) -> np.ndarray[Any, Any] | None:
+        """An input that must be a constant; None where it is not given."""
+        value = self.inputs[index] if index < len(self.inputs) else None
+        if isinstance(value, list) and all(isinstance(n, int) for n in value):
+            value = np.array(value)
+        if value is not None and not isinstance(value, np.ndarray):
+            raise Unknown(f"the operator {self.kind} whose input {index} depends on the network's input")
+        return value
+
+    def weight(self, index: int) -> Tensor | None:
+        value = self.constant(index)
+        return None if value is None else torch.tensor(np.array(value, dtype=np.float32))
+
+    def setting(self, name: str, index: int, default: Any = None) -> Any:
+        """What older versions have as an attribute and newer ones as an input."""
+        if name in self.attributes:
+            return self.attributes[name]
+        if index < len(self.inputs) and isinstance(self.inputs[index], list):
+            return self.inputs[index]
+        value = self.constant(index)
+        return default if value is None else value.tolist()
+
+    def module(self, module: nn.Module, *inputs: Any) -> fx.Node:
+        return self.target.module(self.name, module, *(inputs or (self.x,)))
+
+    def operand(self, value: Value) -> Any:
+        """A value of the network as it is, a constant as torch takes it."""
+        if not isinstance(value, np.ndarray):
+            return value
+        if value.ndim == 0:
+            return float(value)
+        return self.target.constant(self.name, torch.tensor(value.astype(np.float32)))
+
+    def call(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> fx.Node:
+        return self.target.graph.call_function(function, arguments, named)
+
+    def rank(self, index: int = 0) -> int:
+        shape = self.target.shapes.get(self.names[index])
+        if not shape:
+            raise Unknown(f"the operator {self.kind} on a value of unknown rank")
+        return len(shape)
+
+
+Operator = Callable[[Call], Value]
+OPERATORS: dict[str, Operator] = {}
+
+
+def reads(*kinds: str) -> Callable[[Operator], Operator]:
+    def register(function: Operator) -> Operator:
+        OPERATORS.update(dict.fromkeys(kinds, function))
+        return function
+
+    return register
