@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         ConversionError,
         DataError,
         FileError,
+        RankError,
         SpikecalError,
         TrainingError,
     )
@@ -67,6 +68,7 @@ _HOMES = {
         "ConversionError",
         "DataError",
         "FileError",
+        "RankError",
         "SpikecalError",
         "TrainingError",
     ),
@@ -85,10 +87,10 @@ __all__ = [
     "ACP", "AUTO", "BASELINE", "Bias", "CalibrationError", "Calibrator", "Card", "Cells", "Check",
     "ClosedFormWeights", "ConfigError", "ConversionError", "DataError", "Distilled", "Evaluation", "FileError",
     "FineTune", "Histogram", "IntegrateAndFire", "Inversion", "LCP", "Learned", "MAXACT", "MMSE", "MaxAct",
-    "Neuron", "PC", "PERCENTILE", "Percentile", "Pipeline", "Potential", "ReadOut", "RefineThreshold", "Result",
-    "Run", "SpikecalError", "SpikingNetwork", "Stage", "StageView", "TemporalBias", "Threshold",
-    "TrainingError", "Update", "Weights", "check", "convert", "detection", "distill", "evaluate", "inspect",
-    "load", "load_model",
+    "Neuron", "PC", "PERCENTILE", "Percentile", "Pipeline", "Potential", "RankError", "ReadOut",
+    "RefineThreshold", "Result", "Run", "SpikecalError", "SpikingNetwork", "Stage", "StageView", "TemporalBias",
+    "Threshold", "TrainingError", "Update", "Weights", "check", "convert", "detection", "distill", "evaluate",
+    "inspect", "load", "load_model",
 ]  # fmt: skip
 
 
