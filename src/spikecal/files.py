@@ -90,7 +90,7 @@ def check_folder(folder: Path) -> None:
     """The same for a folder that files will be written to; it need not be there yet."""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not there.is_dir():
-        raise ConfigError(f"{there} is a file: give the name of a folder")
+        raise ConfigError(f"{there} cannot be used as a folder: it is a file")
     _check_writable(there, folder)
 
 

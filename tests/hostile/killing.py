@@ -23,7 +23,7 @@ from killed import in_child, used_by_children
 from spikecal.cli.main import main as command
 from spikecal.vision import vision
 
-KILLS = 8
+KILLS = 4
 NETWORK = """
 import torch
 from torch import nn

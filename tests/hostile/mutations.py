@@ -164,6 +164,8 @@ def _special(base: Parts) -> Iterator[Named]:
     yield setting("Spike", neuron="leaky")
     yield setting("Spike", neuron=["integrate-and-fire"])
     yield setting("Spike", channel=4)
+    yield setting("SignedSpike", neuron="integrate-and-fire")
+    yield setting("SignedSpike", clip=6.0)
     for op in OPS.values():
         for name, default in op.CONFIG.items():
             if default is ...:

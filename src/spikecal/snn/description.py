@@ -11,7 +11,7 @@ import torch
 from spikecal.errors import shown
 from spikecal.graph.graph import Graph, Node
 from spikecal.graph.ops import OPS, Input, Joint, Op, Spike
-from spikecal.graph.ops.base import is_channel
+from spikecal.graph.ops.base import is_channel, require
 from spikecal.graph.widths import check_widths
 from spikecal.neurons import Neuron
 from spikecal.snn.network import READOUTS
@@ -25,11 +25,6 @@ MAX_STEPS = 2**20
 KEYS = (str, int, float)  # what outputs in a dict may be called
 
 Spec = Mapping[str, Any]
-
-
-def require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
 
 
 def check_format(spec: Any) -> None:

@@ -13,9 +13,10 @@ from torch import nn
 from spikecal.errors import ConfigError, FileError, first_line, shown
 from spikecal.files import load_tensors, open_regular
 from spikecal.graph.graph import Graph
+from spikecal.graph.ops.base import require
 from spikecal.neurons import Neuron
 from spikecal.snn.checksum import checksum
-from spikecal.snn.description import check_description, check_format, graph_of, require
+from spikecal.snn.description import check_description, check_format, graph_of
 from spikecal.snn.network import Readout, SpikingNetwork
 from spikecal.snn.origin import Origin
 from spikecal.snn.own_neurons import Given, absent_neurons, given_neurons
