@@ -6,8 +6,9 @@ GROUP/TABLE.md are written anew, its figures stay. Also draws docs/images/result
 `<!-- figures GROUP/TABLE … -->` is followed by the measured figures (`GROUP/TABLE:energy` by energies), `<!-- claims
 GROUP/TABLE … -->` by what is seen of the paper's claims, up to `<!-- end -->`. What has not been measured yet is said
 to be missing. `<!-- why PART -->` is followed by a part of bench/results/claims.json, `<!-- energy PART -->` and
-`<!-- weights PART -->`, `<!-- waits PART -->`, `<!-- placing PART -->`, `<!-- past PART -->` and `<!-- finetune
-PART -->` by one of energy.json, weights.json, waits.json, placing.json, past_the_paper.json and finetune.json there.
+`<!-- weights PART -->`, `<!-- waits PART -->`, `<!-- joints PART -->`, `<!-- placing PART -->`, `<!-- past PART -->`
+and `<!-- finetune PART -->` by one of energy.json, weights.json, waits.json, joints.json, placing.json,
+past_the_paper.json and finetune.json there.
 """
 
 import argparse
@@ -27,7 +28,8 @@ from spikecal.reproduce.tables import find
 DOCS = Path(__file__).parent.parent / "docs"
 BENCH = DOCS.parent / "bench" / "results"
 BLOCK = re.compile(
-    r"<!-- (figures|claims|why|energy|weights|waits|placing|past|finetune) ([^>]+?) -->\n.*?<!-- end -->\n", re.DOTALL
+    r"<!-- (figures|claims|why|energy|weights|waits|joints|placing|past|finetune) ([^>]+?) -->\n.*?<!-- end -->\n",
+    re.DOTALL,
 )
 WAYS = {
     "ann": "ANN",
@@ -36,7 +38,7 @@ WAYS = {
     "corrected": "spikes, outputs corrected",
     "lcp": "spikes, LCP",
 }
-PAGES = ("results.md", "analysis.md", "method.md", "waiting.md")
+PAGES = ("results.md", "analysis.md", "method.md", "waiting.md", "joints.md")
 DRAWN = ("resnet20", "vgg16-half")  # that are drawn
 Parts = dict[str, Callable[[dict[str, Any]], str]]
 MARKS = {"seen": "seen", "level": "level", "not seen": "**not seen**"}
@@ -277,6 +279,17 @@ def _falls(rows: dict[str, dict[str, Any]]) -> str:
     return grid(["T", *columns], lines)
 
 
+def _joints(rows: dict[str, dict[str, Any]]) -> str:
+    """Each network with each kind of joints."""
+    lines = []
+    for of in rows.values():
+        loss = "" if of["joints"] == "analog" else plus_minus(of["loss"], of["error"], 1)
+        facts = [of["joints"], str(of["readers"]), f"{of['below']:.1f}", loss, f"{of['energy']:.2f}"]
+        lines.append([of["network"], *_timed(of)[:1], *facts])
+    columns = ["joints", "layers that read currents", "points below the ANN", "loss against analog", "energy"]
+    return grid(["network", "T, latency", *columns], lines)
+
+
 def _tuned(rows: dict[str, dict[str, Any]]) -> str:
     """Each network that was fine-tuned, beside the same without."""
     lines = []
@@ -300,6 +313,7 @@ BENCHES: dict[str, tuple[str, Parts]] = {
     ),
     "waits": ("waits.json", {"rows": _waits, "delayed": _delayed}),
     "placing": ("placing.json", {"rows": _placed, "falls": _falls}),
+    "joints": ("joints.json", {"rows": _joints}),
     "past": ("past_the_paper.json", {"rows": _by_steps}),
     "finetune": ("finetune.json", {"quantised": _tuned, "rows": _tuned}),
     "weights": ("weights.json", {"tried": _by_rate, "confirmed": _confirmed}),
