@@ -7,7 +7,7 @@ bench/small_networks.py. Networks are calibrated on 512 training images by LCP a
 images, without waits and within a latency of T + 10. `below` is how many points they are below the ANN there, `energy`
 that of synapses in multiples of the ANN's; `loss` is what they lose against analog joints, in points, and `error` its
 standard error, paired over images. With photographs as in bench/imagenet_samples.py there are rows of
-EfficientNet-Lite0, calibrated on 48 of them and tested on 50, with every layer waiting one step: without waits it knows
+EfficientNet-Lite0, calibrated on 32 of them and tested on 40, with every layer waiting one step: without waits it knows
 next to nothing.
 """
 
@@ -40,7 +40,7 @@ from spikecal.zoo.models import load_model
 RESULT = Path(__file__).parent / "results" / "joints.json"
 NETWORKS = ("mobilenet", "mnasnet", "preact", "densenet")
 CALIBRATION, TESTED = 512, 1000
-PHOTOGRAPHS, FEW = 48, 50
+PHOTOGRAPHS, FEW = 32, 40
 STEPS = (16, 8, 32)
 LATENCIES = (None, "+10")
 IMAGENET = "efficientnet-lite0"
