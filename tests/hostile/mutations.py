@@ -47,7 +47,7 @@ STEPS = ("0", "04", "many", "-1", "1048577", "9" * 5000, "3", "٣", "")
 def files(bases: Sequence[Parts], generator: random.Random, count: int) -> Iterator[Named]:
     """`count` files: those that are made for one check each, every setting and tensor, and then random ones."""
     made = 0
-    for named in (*_special(bases[0]), *_systematic(bases, generator, count)):
+    for named in (*_special(bases[0]), *_histograms(bases[1]), *_systematic(bases, generator, count)):
         yield named
         made += 1
     for _ in range(count - made):
@@ -183,6 +183,14 @@ def _special(base: Parts) -> Iterator[Named]:
     parts.spec["parameters"]["4"]["pool:unit"] = "unit"
     yield "a unit of two dimensions", parts
     yield from _descriptions(base)
+
+
+def _histograms(base: Parts) -> Iterator[Named]:
+    """What lies beside the networks is drawn in reports."""
+    for key in base.tensors:
+        if key.startswith("extra:"):
+            for name in ("yes or no", "doubles", "negative"):
+                yield f"{key}: {name}", _with_tensor(base, key, name)
 
 
 def _descriptions(base: Parts) -> Iterator[Named]:

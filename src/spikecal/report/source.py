@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from spikecal.analysis.evaluate import original, same_weights
@@ -22,6 +23,9 @@ from spikecal.result import Result
 from spikecal.snn.network import SpikingNetwork
 from spikecal.snn.origin import Timings
 from spikecal.snn.reading import Reader
+
+WHOLE = (torch.int64, torch.int32, torch.int16)
+WHOLE_PARTS = ("counts", "exponent", "clipped")  # of a histogram
 
 
 @dataclass(frozen=True)
@@ -238,6 +242,8 @@ def _is_histogram(parts: Mapping[str, Tensor]) -> bool:
     """Whether these can be drawn: a file may hold anything under their names."""
     shapes = {"counts": (1, BINS + 1), "exponent": (1,), "maximum": (1,), "clipped": (1,)}
     if any(name not in parts or tuple(parts[name].shape) != shape for name, shape in shapes.items()):
+        return False
+    if not parts["maximum"].is_floating_point() or any(parts[name].dtype not in WHOLE for name in WHOLE_PARTS):
         return False
     counts, exponent, maximum = parts["counts"], int(parts["exponent"]), float(parts["maximum"])
     return bool((counts >= 0).all()) and abs(exponent) < 200 and 0 <= maximum < math.inf
