@@ -18,6 +18,7 @@ from spikecal.graph.ops import Conv, Joint, Spike
 from spikecal.pipeline import Pipeline
 from spikecal.progress import Progress, Watching, watched
 from spikecal.ranks import Ranks, current, together
+from spikecal.snn.execute import shapes_of
 from spikecal.snn.network import SpikingNetwork
 from spikecal.tensors import as_labels, as_tensor
 from spikecal.workdir import fingerprint
@@ -114,6 +115,7 @@ def evaluate(
     """Run `snn` once over `data`: a pair of tensors (images, labels), a dataset of pairs or a loader of batches.
 
     With `ann`, the network it was made of, the answers are also compared with its own, and labels are not needed.
+    Networks with other outputs than classes are run on images alone: rates, spikes and energy are counted.
     `progress`: True for a bar, or a function of phase, done and total. `device`: where to run, by
     default where `snn` is.
     """
@@ -132,10 +134,14 @@ def _evaluated(snn: SpikingNetwork, data: Any, progress: Progress, ann: nn.Modul
     home = next(snn.parameters())
     answers = None if ann is None else answering(ann)
     for number, (x, labels) in enumerate(batches(data, progress, _image_dims(snn.graph))):
-        if labels is None and answers is None:
+        x = x.to(home.device, home.dtype)
+        if not _gives_classes(snn, x):
+            if labels is not None:
+                raise DataError("accuracy needs one output of classes: give images alone to count spikes and energy")
+            answers = None
+        elif labels is None and answers is None:
             raise DataError("evaluation needs labels: batches of (images, labels); or the ANN to compare with")
         read.add(x, labels)
-        x = x.to(home.device, home.dtype)
         calls = x.split(snn.images_per_call(x))  # few enough that their counts are still in the processor's caches
         own = [calls[i] for i in ranks.each(len(calls), turn=number)]
         if own:
@@ -176,18 +182,23 @@ class _Counts:
         chosen = []
         for part in calls:
             run = snn.run(part)
-            if not isinstance(run.outputs, Tensor) or run.outputs.ndim != 3:
+            if isinstance(run.outputs, Tensor) and run.outputs.ndim == 3:
+                chosen.append(run.outputs.argmax(-1).cpu())
+                self.classes = run.outputs.shape[-1]
+            elif labels is not None or expected is not None:
                 raise DataError("accuracy needs a network with one output of classes; use run() for other networks")
-            chosen.append(run.outputs.argmax(-1).cpu())
-            self.classes = run.outputs.shape[-1]
             meter.add((part,), run.spikes)
             for name, counts in run.spikes.items():
                 self.spikes[name] = self.spikes.get(name, 0) + int(counts.sum())
                 self.neurons[name] = self.neurons.get(name, 0) + counts.numel()
+        count = sum(map(len, calls))
+        self.images += count
+        if not chosen:  # boxes, masks, several outputs: there is nothing to be right about
+            self.unlabelled += count
+            return
         found = torch.cat(chosen, 1)
-        self.images += found.shape[1]
         if labels is None:
-            self.unlabelled += found.shape[1]
+            self.unlabelled += count
         else:
             self.right = _added(self.right, (found == _checked(labels, self.classes)).sum(1).tolist())
         if expected is not None:
@@ -238,6 +249,14 @@ class Seen:
 
     def check(self, call: str) -> None:
         self._ranks.agree(call, lambda: {"images": fingerprint([], self._prints)})
+
+
+def _gives_classes(snn: SpikingNetwork, x: Tensor) -> bool:
+    """Whether the output is one row of classes for each image, as far as that is known without its analog head."""
+    output = snn.graph.output
+    if snn.head is not None:
+        return True
+    return isinstance(output, str) and len(shapes_of(snn.graph, (x[:1],))[output]) == 2
 
 
 def _image_dims(graph: Graph) -> int | None:

@@ -24,7 +24,7 @@ DataName = Annotated[
         "--data",
         metavar="DATA",
         help="A name from `spikecal datasets`, folder:PATH, npz:PATH, imagenet:PATH or file.py:function; of detectors "
-        "voc:PATH or coco:PATH.",
+        "voc:PATH, coco:PATH or yolo:PATH.",
     ),
 ]
 Calibration = Annotated[
@@ -33,7 +33,7 @@ Calibration = Annotated[
         "--data",
         metavar="DATA",
         help="A name from `spikecal datasets`, folder:PATH, npz:PATH, imagenet:PATH, file.py:function, or distilled: "
-        "images made from the network itself; of detectors voc:PATH or coco:PATH.",
+        "images made from the network itself; of detectors voc:PATH, coco:PATH or yolo:PATH.",
     ),
 ]
 With = Annotated[

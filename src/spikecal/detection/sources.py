@@ -1,8 +1,9 @@
-"""Sets with boxes from a short specification: `voc:PATH`, `coco:PATH` or a user's function."""
+"""Sets with boxes from a short specification: `voc:PATH`, `coco:PATH`, `yolo:PATH` or a user's function."""
 
 import json
 import math
 import os
+import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
@@ -50,7 +51,7 @@ def load_boxes(spec: str, split: str) -> BoxData:
 def chosen_boxes(spec: str | None, split: str) -> BoxData:
     """The set that is named, which it must be: detectors come with none."""
     if spec is None:
-        raise ConfigError("detection needs images with boxes: give --data voc:PATH or --data coco:PATH")
+        raise ConfigError("detection needs images with boxes: give --data voc:PATH, coco:PATH or yolo:PATH")
     return load_boxes(spec, split)
 
 
@@ -109,12 +110,7 @@ def _voc_layout(spec: str, folder: Path, split: str) -> tuple[list[Path], list[P
 
 
 def _listed(path: Path) -> list[str]:
-    try:
-        with open_regular(path, MOST_JSON) as file:
-            lines = file.read().decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
-    return [line.split()[0] for line in lines if line.strip()]
+    return [line.split()[0] for line in _listed_lines(path) if line.strip()]
 
 
 Objects = Sequence[tuple[str, list[float], bool]]  # name, box, whether it is difficult
@@ -305,4 +301,90 @@ def _corners(box: Any) -> list[float]:
     return [math.nan] * 4
 
 
-KINDS: dict[str, Callable[[str, Path, str], BoxData]] = {"voc": load_voc, "coco": load_coco}
+# -- YOLO ----------------------------------------------------------------------------------------------------------
+
+
+def load_yolo(spec: str, folder: Path, split: str) -> BoxData:
+    """`images/train` with `labels/train`, or `train/images` with `train/labels`; a text file for each image.
+
+    A line is a class from 0 on and the box's middle, width and height as shares of the image's, or a polygon. Labels
+    are one more than the class; their names are those in a `.yaml` file.
+    """
+    images, texts = _yolo_layout(spec, folder, split)
+    names = yolo_names(folder)
+    found, classes = Collector(spec), dict[int, str]()
+    for image in sorted(path for path in images.iterdir() if path.suffix.lower() in SUFFIXES):
+        size = _size_of(image)
+        if isinstance(size, str):
+            found.leave_out(str(image), size)
+            continue
+        text = texts / f"{image.stem}.txt"
+        lines = _lines(text) if text.is_file() else []
+        labels = [yolo_class(line) + 1 for line in lines]
+        classes |= {label: names.get(label - 1, f"class {label - 1}") for label in labels if label > 0}
+        boxes = [yolo_box(line if yolo_class(line) >= 0 else (), size) for line in lines]
+        found.add(str(image), size, boxes, labels, [False] * len(lines))
+    return found.finish({number + 1: name for number, name in names.items()} | classes)
+
+
+def _yolo_layout(spec: str, folder: Path, split: str) -> tuple[Path, Path]:
+    for name in NAMES[split]:
+        for images, texts in ((f"images/{name}", f"labels/{name}"), (f"{name}/images", f"{name}/labels")):
+            if (folder / images).is_dir():
+                return folder / images, folder / texts
+    if (folder / "images").is_dir() and not any((folder / "images" / n).is_dir() for of in NAMES.values() for n in of):
+        return folder / "images", folder / "labels"
+    wanted = " or ".join(f"images/{name}" for name in NAMES[split])
+    raise DataError(f"{spec}: {folder} has no {wanted}, and no {NAMES[split][0]}/images")
+
+
+def _lines(path: Path) -> list[list[float]]:
+    return [[_number(word) for word in line.split()] for line in _listed_lines(path) if line.strip()]
+
+
+def yolo_class(line: Sequence[float]) -> int:
+    """The class a line begins with; -1 where that is none."""
+    return int(line[0]) if 0 <= line[0] < 1 << 31 and line[0] == int(line[0]) else -1
+
+
+def yolo_box(line: Sequence[float], size: Size) -> list[float]:
+    """The corners in pixels of the box, or around the polygon, of a line; of no area where it is neither."""
+    height, width = size
+    shares = line[1:]
+    if len(shares) == 4:
+        x, y, w, h = shares
+        return [(x - w / 2) * width, (y - h / 2) * height, (x + w / 2) * width, (y + h / 2) * height]
+    if len(shares) < 6 or len(shares) % 2:
+        return [math.nan] * 4
+    across, down = shares[::2], shares[1::2]
+    return [min(across) * width, min(down) * height, max(across) * width, max(down) * height]
+
+
+def yolo_names(folder: Path) -> dict[int, str]:
+    """The names of classes in the set's `.yaml` file, as a list or by number; none where there is no such file.
+
+    Of YAML only what such files have is read: no more is needed, and a reader of all of it would be one package more.
+    """
+    files = sorted((*folder.glob("*.yaml"), *folder.glob("*.yml")))
+    text = "\n".join(line.partition("#")[0].rstrip() for file in files[:1] for line in _listed_lines(file))
+    found = re.search(r"^names:[ \t]*(\[[^\]]*\]|\{[^}]*\}|(?:\n[ \t]*(?:-|\d+:)[^\n]*)+)", text, re.MULTILINE)
+    if found is None:
+        return {}
+    body = found[1].strip()
+    parts = re.split(r"[,\n]", body.strip("[]{}")) if body[0] in "[{" else body.splitlines()
+    names = {}
+    for i, part in enumerate(part.strip() for part in parts if part.strip()):
+        numbered = re.fullmatch(r"(\d{1,9})\s*:(.*)", part)
+        number, name = (int(numbered[1]), numbered[2]) if numbered else (i, part.removeprefix("- "))
+        names[number] = name.strip().strip("\"'")
+    return names
+
+
+def _listed_lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file} cannot be read: {error}") from error
+
+
+KINDS: dict[str, Callable[[str, Path, str], BoxData]] = {"voc": load_voc, "coco": load_coco, "yolo": load_yolo}

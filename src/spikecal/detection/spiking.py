@@ -192,7 +192,7 @@ def fit(network: SpikingNetwork, detector: nn.Module, path: str) -> nn.Module:
 
 def rest_print(detector: nn.Module) -> str:
     """A hash of all weights but the body's: what a file of the body does not hold."""
-    inside = f"backbone.{body_place(detector)}."
+    inside = f"{body_place(detector)}."
     rest = {key: value for key, value in detector.state_dict().items() if not key.startswith(inside)}
     return fingerprint(rest.values(), list(rest))
 
@@ -264,12 +264,17 @@ def samples(analog: nn.Module, spiking: nn.Module, images: Iterable[Tensor], ste
 
 def scaled(detector: nn.Module, image: Tensor) -> Tensor:
     """An image [3, H, W] as it reaches the body: normalised and scaled by the detector, not padded."""
-    transform: Any = detector.transform
     home = next((p for p in detector.parameters() if p.is_floating_point()), torch.empty(0))
+    image = image.to(home.device, home.dtype)
+    own: Any = getattr(detector, "prepared", None)
+    if own is not None or not hasattr(detector, "transform"):
+        with torch.no_grad():
+            return image if own is None else own(image)
+    transform: Any = detector.transform
     training = transform.training
     transform.eval()  # in training it draws sizes
     try:
-        found: Tensor = transform.resize(transform.normalize(image.to(home.device, home.dtype)), None)[0]
+        found: Tensor = transform.resize(transform.normalize(image), None)[0]
     finally:
         transform.train(training)
     return found

@@ -91,7 +91,9 @@ def _fits(network: SpikingNetwork, image: Tensor) -> bool:
 
 def _card(source: Source, detector: nn.Module) -> Card:
     """What turns an image of the body into a picture again."""
-    transform: Any = detector.transform
+    transform: Any = getattr(detector, "transform", None)
+    if not hasattr(transform, "image_mean"):
+        return Card(name=source.model)
     return Card(name=source.model, mean=tuple(transform.image_mean), std=tuple(transform.image_std))
 
 

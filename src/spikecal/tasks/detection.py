@@ -63,8 +63,9 @@ class Detection:
     def part(self, model: str, pipeline: Plan) -> Part:
         """The body of a detector, for images of the size that the detector makes them."""
         detector = build_detector(model)
-        transform: Any = detector.transform
-        card = Card(name=model, size=(min(transform.min_size), transform.max_size))
+        transform: Any = getattr(detector, "transform", None)
+        size = (min(transform.min_size), transform.max_size) if hasattr(transform, "min_size") else None
+        card = Card(name=model, size=size)
         return Part(body_of(detector), card, pipeline.with_images(spiking.IMAGES), TIMED)
 
     def convert(self, asked: Conversion, progress: Progress | None, say: Say) -> Outcome:
@@ -72,7 +73,7 @@ class Detection:
         if asked.keep:
             raise ConfigError("--keep is not for detectors: all but the body stays analog")
         if asked.data == "distilled":
-            raise ConfigError("images are not distilled from detectors: give --data voc:PATH or --data coco:PATH")
+            raise ConfigError("images are not distilled from detectors: give --data voc:PATH, coco:PATH or yolo:PATH")
         detector, images = load_detector(asked.model, asked.weights, asked.device), chosen_boxes(asked.data, "train")
         check_labels(asked.model, detector, asked.weights, images)
         if asked.strict:

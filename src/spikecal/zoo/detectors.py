@@ -21,6 +21,7 @@ from spikecal.zoo.weights import UNNEEDED, put_weights, read_weights
 COCO_LABELS = 91
 DETECTION = "torchvision.models.detection"
 BODIES = ("body", "features")  # of torchvision's backbones: in pyramids, and in SSD
+OWN = "name the part to convert in its attribute `spiking_body` (docs/detection.md#your-own-network)"
 ANCHORS = (16, 32, 64, 128, 256)  # of the small detectors: at 320 pixels things are half as large as at 640
 RATIOS = (0.5, 1.0, 2.0)
 DEPTHS = {18: ("BasicBlock", (2, 2, 2, 2)), 50: ("Bottleneck", (3, 4, 6, 3))}  # a ResNet's blocks, stage by stage
@@ -249,26 +250,27 @@ def load_body(detector: nn.Module, given: dict[str, Tensor], source: str) -> Non
 
 
 def body_place(detector: nn.Module) -> str:
-    """The name of the part that is converted in the detector's backbone."""
+    """The name of the part that is converted: torchvision's, or what a detector of one's own calls `spiking_body`."""
+    named = getattr(detector, "spiking_body", None)
+    if isinstance(named, str) and named in dict(detector.named_modules()):
+        return named
     backbone = getattr(detector, "backbone", None)
     place = next((name for name in BODIES if isinstance(getattr(backbone, name, None), nn.Module)), None)
-    if place is None or not hasattr(detector, "transform"):
-        raise ConfigError(
-            f"{type(detector).__name__} is not one of torchvision's detectors: it needs a transform, and a backbone "
-            f"with a {' or '.join(BODIES)}"
-        )
-    return place
+    if named is not None or place is None or not hasattr(detector, "transform"):
+        found = "is not one of torchvision's detectors" if named is None else f"has no part {named!r} to convert"
+        raise ConfigError(f"{type(detector).__name__} {found}: {OWN}")
+    return f"backbone.{place}"
 
 
 def body_of(detector: nn.Module) -> nn.Module:
     """The part that is converted."""
-    place = body_place(detector)
-    body: nn.Module = getattr(detector.backbone, place)
-    return body
+    return detector.get_submodule(body_place(detector))
 
 
 def checked(spec: str, model: nn.Module) -> nn.Module:
-    """The model, if it has what all of torchvision's detectors have."""
-    if not hasattr(model, "backbone") or not hasattr(model, "transform"):
-        raise ConfigError(f"{spec} is a {type(model).__name__}, not one of torchvision's detectors")
+    """The model, if it has a part to convert."""
+    try:
+        body_place(model)
+    except ConfigError as error:
+        raise ConfigError(f"{spec}: {error}") from error
     return model
