@@ -26,6 +26,7 @@ def is_first() -> bool:
 @contextmanager
 def several() -> Iterator[None]:
     """This process as one rank of several; what others than the first say and write goes nowhere."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a broken connection is one line of ours
     from spikecal.ranks import SCRATCH, process_group  # torch takes seconds, and one process does not need it
 
     with process_group():
