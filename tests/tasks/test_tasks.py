@@ -49,7 +49,7 @@ def test_the_command_line_prints_what_the_task_gives(tmp_path: Path, capsys: pyt
     asked = Conversion(
         model="resnet20", output=file, weights=None, data=None, data_root=None, steps=[2], latency=None,
         pipeline=LCP.with_images(4), images=4, keep=(), readout=None, seed=0, workdir=None, memory=None,
-        micro_batch=None, test=5, strict=False, records=True, report=None,
+        micro_batch=None, test=5, strict=False, records=True, report=None, joints=None,
     )  # fmt: skip
     made = CLASSIFY.convert(asked, None, nobody)
     found = CLASSIFY.evaluate(evaluation(file), None)
