@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -27,6 +27,8 @@ from spikecal.arguments import (
     number_of_inputs,
     plan_of,
 )  # fmt: skip
+from spikecal.calibration.expected import Expected, expected_energy, expected_rate
+from spikecal.calibration.histogram import Histogram
 from spikecal.calibration.images import Inputs, collect
 from spikecal.calibration.sweep import StageRecord
 from spikecal.choice.heldout import HeldOut
@@ -43,6 +45,7 @@ from spikecal.pipeline import AUTO, Effort, Plan
 from spikecal.progress import Watching, watched
 from spikecal.ranks import current, together
 from spikecal.result import Result
+from spikecal.snn.execute import Shapes
 from spikecal.snn.network import SpikingNetwork, weights_channels_last
 from spikecal.snn.origin import Origin, Timings
 from spikecal.workdir import Workdir, fingerprint
@@ -151,6 +154,17 @@ def _identity(graph: Graph, images: list[Inputs], plan: Plan, settings: list[Any
     }
 
 
+def _expected(network: SpikingNetwork, seen: Mapping[str, Histogram], shapes: Shapes) -> Expected:
+    """The energy of a network, from its thresholds and the ANN's activations."""
+    ends = {stage.name: stage.end.op for stage in network.stages}
+    rates = {
+        name: expected_rate(seen[name], op.theta)
+        for name, op in ends.items()
+        if isinstance(op, Spike) and op.theta is not None and name in seen
+    }
+    return expected_energy(network.graph, shapes, rates, network.T)
+
+
 def _calibrated(
     context: Context, plan: Plan, choices: list[Choice], timings: Timings, dtype: torch.dtype, origin: Origin
 ) -> Result:
@@ -171,6 +185,9 @@ def _calibrated(
         set_neurons(network, seen, found.pipeline, dtype, context.shapes)
         records += run_phases(replace(context, pipeline=found.pipeline), network, per_image)
         networks[found.T], decisions[found.T] = network, found
+        expected = _expected(network, seen, context.shapes)
+        if expected.ratio > 1:
+            logger.warning("%s", expected.sentence())
         for warning in found.placement.warnings() if found.placement else []:
             logger.warning("T = %d: %s", found.T, warning)
         timings.steps[found.T] = time.perf_counter() - started

@@ -340,6 +340,31 @@ def test_read_out_of_what_a_file_has_kept(browser: Page, conversion: Conversion,
     assert browser.texts("#accuracy .readout b") == ["Step 7", "–", "90.0 %"]
 
 
+def test_bars_stay_clear_of_the_digits_and_errors_share_a_scale(page: Page) -> None:
+    cells = page.js(
+        """return [...document.querySelectorAll(".layers td.meter")].map((cell) => {
+             const bar = getComputedStyle(cell, "::before"), box = cell.getBoundingClientRect();
+             const digits = cell.firstChild.getBoundingClientRect();
+             return [box.bottom - parseFloat(bar.bottom) - parseFloat(bar.height), digits.bottom, digits.height];
+           })"""
+    )
+    assert cells and all(top > bottom - 0.35 * height for top, bottom, height in cells)  # below the figures themselves
+    pairs = page.js(
+        """const keys = [...document.querySelectorAll(".layers thead button")].map((button) => button.dataset.key);
+           const read = (cell) => [cell.textContent, cell.style.getPropertyValue("--share")].map(parseFloat);
+           return [...document.querySelectorAll(".layers tr[data-layer]")].map((row) =>
+             ["after", "error"].map((key) => read(row.children[keys.indexOf(key)])));"""
+    )
+    scales = [value / share for row in pairs for value, share in row if share and share > 0.05 and value == value]
+    assert len(scales) > 2 and max(scales) < 1.1 * min(scales)
+
+
+def test_the_activity_map_has_a_legend(page: Page) -> None:
+    legend = page.one("#activity-scale")
+    assert legend.text.startswith("0 %") and legend.text.endswith("% of a layer's neurons fire")
+    assert page.one("#activity-scale canvas").size["width"] > 20
+
+
 def test_play_runs_to_the_end(page: Page) -> None:
     Select(page.one("#shown")).select_by_visible_text("net.snn, T = 8")
     page.one("#step").send_keys(Keys.HOME)

@@ -20,6 +20,7 @@ from spikecal.data.card import Card
 from spikecal.data.images import Data
 from spikecal.errors import ConfigError, FileError
 from spikecal.report.content import NOTHING, build
+from spikecal.report.findings import _energy
 from spikecal.report.layers import histogram_bars
 from spikecal.report.measure import Measured, look
 from spikecal.report.page import LIMIT, embedded, render
@@ -491,3 +492,18 @@ def test_too_many_networks_for_one_page(conversion: Conversion) -> None:
     content["networks"] *= 3000
     with pytest.raises(ConfigError, match="fewer files, or fewer of their networks"):
         render(content)
+
+
+@pytest.mark.parametrize(("measured", "heading"), [(True, "Nothing looks wrong"), (False, "Not measured")])
+def test_only_what_was_measured_is_said_to_look_right(content: dict[str, Any], measured: bool, heading: str) -> None:
+    page = render({**content, "findings": [], "measured": measured})
+    assert f'<h2 id="findings-title">{heading}</h2>' in page
+    assert ("How often the network is right is not known" in page) is not measured
+
+
+@pytest.mark.parametrize(("analog", "advice"), [(0.8, "--joints signed"), (0.1, "Use fewer steps")])
+def test_advice_on_energy_fits_the_cause(analog: float, advice: str) -> None:
+    layers = [{"name": "a", "energy": analog, "analog": ["conv"]}, {"name": "b", "energy": 1 - analog}]
+    dear = {"id": 0, "T": 32, "label": "net", "energy": 1.8, "break_even": 2.0, "layers": layers}
+    found = _energy([dear])
+    assert found is not None and found["todo"].startswith(("Convert", "Use")) and advice in found["todo"]

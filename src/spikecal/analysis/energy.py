@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from spikecal.analysis.operations import Weighted, fanout, nominal_macs, stage_ends, window_sums
+from spikecal.calibration.expected import AC_PJ, MAC_PJ
 from spikecal.graph.graph import Graph, Node
 from spikecal.graph.ops import (
     AdaptiveAvgPool,
@@ -32,7 +33,6 @@ from spikecal.snn.execute import Shapes, shapes_of
 from spikecal.snn.network import SpikingNetwork
 
 DELAY_LINES = "delay lines"  # the name of their line
-MAC_PJ, AC_PJ = 4.6, 0.9
 SIZES = 16  # of images whose fan-outs are remembered: those of large images take memory
 Kind = Literal["once", "spikes", "analog", "skip"]
 

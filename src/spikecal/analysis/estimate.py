@@ -8,24 +8,30 @@ from typing import Any
 from torch import Tensor, nn
 
 from spikecal.calibration.cache import level_bits
+from spikecal.calibration.expected import Expected, expected_energy, expected_rate
+from spikecal.calibration.sweep import observe
 from spikecal.clock import fastest
+from spikecal.graph.graph import Graph
 from spikecal.graph.joints import DEFAULT, LinearValues, arranged, linear_values
 from spikecal.graph.lowering.lower import lower
 from spikecal.graph.ops import Spike
 from spikecal.graph.stages import Stage, last_uses, partition
 from spikecal.phases import MEASURED, image_passes, images_of
 from spikecal.pipeline import Auto, Pipeline, Plan
+from spikecal.progress import Silent
+from spikecal.ranks import Ranks
 from spikecal.snn.execute import Shapes, shapes_of
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Facts of every stage, and time and memory of the conversion for one T."""
+    """Facts of every stage, time and memory of the conversion for one T, and the energy of the network."""
 
     stages: list[dict[str, Any]]
     seconds: float
     bytes: int
     linear: LinearValues
+    energy: Expected
 
 
 def estimate(network: nn.Module, images: Tensor, keep: Sequence[str], T: int, plan: Plan) -> Estimate:
@@ -35,7 +41,18 @@ def estimate(network: nn.Module, images: Tensor, keep: Sequence[str], T: int, pl
     stages, shapes = partition(graph), shapes_of(graph, (images,))
     seconds = fastest(lambda: graph.run(images)) / len(images) * passes(plan, T)
     facts = [_facts(stage, shapes) for stage in stages]
-    return Estimate(facts, seconds, peak_bytes(stages, shapes, T, plan.fixed), linear)
+    energy = _energy(graph, images, shapes, T, plan.fixed)
+    return Estimate(facts, seconds, peak_bytes(stages, shapes, T, plan.fixed), linear, energy)
+
+
+def _energy(graph: Graph, images: Tensor, shapes: Shapes, T: int, pipeline: Pipeline) -> Expected:
+    """With the thresholds that the pipeline would find on these images."""
+    rates = {}
+    for name, seen in observe(graph, [(images,)], [shapes], Silent(), Ranks()).items():
+        op: Any = graph.nodes[name].op
+        theta = pipeline.threshold.within(pipeline.threshold.solve(seen, T, pipeline.quantiser), op.clip)
+        rates[name] = expected_rate(seen, theta)
+    return expected_energy(graph, shapes, rates, T)
 
 
 def passes(plan: Plan, T: int) -> float:

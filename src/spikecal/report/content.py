@@ -16,7 +16,7 @@ from spikecal.report.layers import channels_within, histogram_bars, layer_rows
 from spikecal.report.measure import Measured, Samples
 from spikecal.report.source import Source, originals_of
 from spikecal.report.spikes import Plan, neuron_shapes, outputs_over_time, plan_within, thumbnail, trace
-from spikecal.report.words import headline, sentences
+from spikecal.report.words import headline, quality, sentences
 
 LAYER_BYTES, SPIKE_BYTES = 1_500_000, 2_400_000  # room on the page for layers and for spikes
 DIGITS = 6  # significant ones, of all numbers
@@ -59,6 +59,7 @@ def build(seen: Sequence[Seen], notes: Sequence[str] = ()) -> dict[str, Any]:
         "lead": [*sentences(said, several), *_others(names, originals)],
         "sources": [_source(source, measured, name) for (source, measured), name in zip(seen, names, strict=True)],
         "networks": networks,
+        "measured": any(quality(n) is not None for n in networks),
         "findings": findings([source for source, _ in seen], networks, POINTS),
         "scenes": scenes,
         "sets": sets,

@@ -216,6 +216,10 @@ def _energy(networks: Sequence[Facts]) -> Finding | None:
     text = f"{names}: by counted operations it costs more energy than the original."
     if even is not None:
         text += f" Both cost the same at about {steps(round(even))} of such firing."
+    read = [(n, row) for n in dear for row in n["layers"] if row.get("analog")]
+    if sum(_share(row, "energy") for n, row in read if n is dear[0]) >= 0.5:  # fewer steps would help little
+        todo = "Convert with --joints signed: most of it goes to layers that multiply currents at every step."
+        return _finding("warning", "No energy is saved", text, todo, read)
     return _finding("warning", "No energy is saved", text, "Use fewer steps, or stop as soon as the answer is stable.")
 
 

@@ -95,15 +95,17 @@ def check_model(
     facts["stages"] = found.stages
     facts["linear_values"] = asdict(found.linear)
     facts["estimate"] = {"T": T, "pipeline": name, "seconds": found.seconds, "bytes": found.bytes}
+    facts["estimate"]["energy_ratio"] = found.energy.ratio
     rows = stage_rows(found.stages)
     cost = (
         f"{len(rows)} stages; {name} at T = {T} would take about {duration(found.seconds)} and "
         f"{size(found.bytes)} of memory for {pipeline.fixed.images:,} inputs of {'×'.join(map(str, shape))} "
         f"(less memory: it goes to disk)"
     )
-    return Outcome(
-        facts, [Table(f"{model}: converts", COLUMNS, rows), *map(Line, linear_lines(found.linear)), Line(cost)]
-    )
+    energy = f"about {100 * found.energy.ratio:.0f} % of the ANN's energy at T = {T}"
+    energy += f": {found.energy.advice()}" if found.energy.ratio > 1 else ""
+    told = [*linear_lines(found.linear), cost, energy]
+    return Outcome(facts, [Table(f"{model}: converts", COLUMNS, rows), *map(Line, told)])
 
 
 def _refused(model: str, error: ConversionError) -> Outcome:

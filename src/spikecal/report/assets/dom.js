@@ -149,3 +149,10 @@ function show(id) {
   document.getElementById("shown").value = String(id);
   for (const listener of shown.listeners) listener();
 }
+
+/** The colours of `heat` from the least to the most, with what they stand for. */
+function heatScale(least, most) {
+  const bar = el("canvas", { role: "img", "aria-label": "colour scale" });
+  paint(bar, 1, 64, (row, column) => heat(column / 63));
+  return [el("span", {}, least), bar, el("span", {}, most)];
+}

@@ -43,9 +43,7 @@ function drawGraph(body) {
 }
 
 function scaleLegend(colouring, most) {
-  const bar = el("canvas", { role: "img", "aria-label": "colour scale" });
-  paint(bar, 1, 64, (row, column) => heat(column / 63));
-  return [el("span", {}, colouring.text(0)), bar, el("span", {}, colouring.text(most))];
+  return heatScale(colouring.text(0), colouring.text(most));
 }
 
 function graphPicture(graph, rows, values, most, room, tell) {

@@ -7,8 +7,8 @@ const COLUMNS = [
   { key: "rate", title: "fires", value: (row) => row.rate, text: (row) => percent(row.rate), meter: true, compared: true },
   { key: "waits", title: "waits", value: (row) => row.waits, text: (row) => (row.waits ? String(row.waits) : "–") },
   { key: "before", title: "error before", value: (row) => row.before, text: (row) => number(row.before) },
-  { key: "after", title: "after", value: (row) => row.after, text: (row) => number(row.after), meter: true, compared: true },
-  { key: "error", title: "on test images", value: (row) => row.error, text: (row) => number(row.error), meter: true, compared: true, tested: true },
+  { key: "after", title: "after", value: (row) => row.after, text: (row) => number(row.after), meter: true, scale: "error", compared: true },
+  { key: "error", title: "on test images", value: (row) => row.error, text: (row) => number(row.error), meter: true, scale: "error", compared: true, tested: true },
   { key: "saturated", title: "saturated", value: (row) => row.saturated, text: (row) => percent(row.saturated), limit: 0.05, compared: true },
   { key: "dead", title: "dead", value: (row) => row.dead, text: (row) => percent(row.dead), limit: 0.99 },
   { key: "energy", title: "energy", value: (row) => row.energy, text: (row) => percent(row.energy) },
@@ -64,7 +64,9 @@ function renderLayers() {
   const columns = columnsShown(rows);
   const sorted = sortRows(rows, columns.find((c) => c.key === layers.sort) ?? COLUMNS[1]);
   const head = el("tr", {}, columns.map(headCell));
-  const most = Object.fromEntries(columns.map((c) => [c.key, largest(rows.map((r) => Number(c.value(r)) || 0), 1e-12)]));
+  // errors are drawn to one scale, so that bars beside each other can be compared
+  const alike = (c) => columns.filter((other) => other === c || (c.scale && other.scale === c.scale));
+  const most = Object.fromEntries(columns.map((c) => [c.key, largest(alike(c).flatMap((a) => rows.map((r) => Number(a.value(r)) || 0)), 1e-12)]));
   const body = el("tbody", {}, sorted.map((row) => layerRow(of, row, columns, most)));
   layers.root.replaceChildren(el("table", { class: "layers" }, el("thead", {}, head), body));
   layers.caption.textContent = layersCaption(of);

@@ -210,7 +210,8 @@ function activityPanel(view, pick) {
     for (const listener of pick) listener();
     refresh(view);
   });
-  return el("div", {}, el("h3", {}, "Activity of all layers"), over, readout);
+  const legend = el("p", { class: "scale", id: "activity-scale" }, heatScale("0 %", `${percent(most ** 2)} of a layer's neurons fire`));
+  return el("div", {}, el("h3", {}, "Activity of all layers"), over, legend, readout);
 }
 
 /** One layer: when some of its neurons fire, and where. */
