@@ -4,6 +4,7 @@ Without a process group there is one rank, which does everything itself at no co
 same order; each works on its share, and what they add up comes out the same to the bit however many there are.
 """
 
+import atexit
 import json
 import os
 import queue
@@ -359,7 +360,15 @@ class _Watch:
         self._store = dist.distributed_c10d.PrefixStore("spikecal", store)
         self._seen: dict[tuple[int, int], tuple[str, float]] = {}
         self._answered = time.monotonic()
-        threading.Thread(target=self._run, daemon=True).start()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Stop before the interpreter does: a thread that is cut off inside torch aborts the process."""
+        self._closed.set()
+        self._thread.join(2 * PERIOD)
 
     def begin(self) -> None:
         """A call that all ranks make; those inside it are part of it."""
@@ -423,7 +432,8 @@ class _Watch:
                 for other in range(self.count) if self.rank == 0 or self.alarmed else (0,):
                     self._look_at(other)
                 self._answered = time.monotonic()
-                time.sleep(PERIOD)
+                if self._closed.wait(PERIOD):
+                    return
         except Exception:  # of whatever kind of store
             self.verdict = "rank 0 is gone, or whoever started it"
 
