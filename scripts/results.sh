@@ -26,7 +26,8 @@ plain="--weights vgg16-half-nobn=$WEIGHTS/vgg16-half-nobn.safetensors"
 halves="--model vgg16-half --model vgg16-half-nobn $bn $plain"
 few="--iterations 200" # of weights calibration
 
-[ $# -gt 0 ] || set -- defaults ablations resnet20 vgg16-half time detect detectors fakedata imagenet
+[ $# -gt 0 ] || set -- defaults ablations resnet20 vgg16-half time detect detectors fakedata imagenet \
+    frontier frontier-vgg frontier-deep frontier-wide frontier-small
 for group; do
     case $group in
     defaults)
@@ -61,6 +62,32 @@ for group; do
     fakedata)
         table fakedata fakedata --with "vgg16-half=$WEIGHTS/vgg16-half.safetensors"
         ;;
+    frontier)
+        table frontier frontier --data cifar10 --images 2000
+        ;;
+    frontier-vgg)
+        table frontier-vgg frontier --model vgg16-half $bn --data cifar10 --images 2000 --waits 7
+        ;;
+    frontier-deep)
+        table frontier-deep frontier --model resnet56 --weights "resnet56=$WEIGHTS/resnet56.safetensors" \
+            --data cifar10 --images 2000 --waits 24 -T 8 -T 16 -T 32
+        ;;
+    frontier-wide) # the paper's own network
+        table frontier-wide frontier --model resnet20-wide --weights "resnet20-wide=$WEIGHTS/resnet20-wide.safetensors" \
+            --data cifar10 -T 4 -T 8 -T 16 -T 32
+        ;;
+    frontier-small) # networks that nothing was tuned on
+        small=
+        for name in mobilenet mnasnet preact densenet plain inception; do
+            small="$small --model bench/small_networks.py:$name"
+            small="$small --weights bench/small_networks.py:$name=$WEIGHTS/$name.safetensors"
+        done
+        images=$PWD
+        (
+            cd "$ROOT" # pages name the file as it is given
+            table frontier-small frontier $small --data cifar10 --data-root "$images" -T 8
+        )
+        ;;
     imagenet)
         samples=bench/imagenet_samples.py
         export IMAGENET_SAMPLES="$PWD/imagenet-samples"
@@ -72,7 +99,8 @@ for group; do
         )
         ;;
     *)
-        echo "no group $group: defaults, ablations, resnet20, vgg16-half, time, detect, detectors, fakedata or imagenet" >&2
+        echo "no group $group: defaults, ablations, resnet20, vgg16-half, time, detect, detectors, fakedata, imagenet," \
+            "frontier, frontier-vgg, frontier-deep, frontier-wide or frontier-small" >&2
         exit 2
         ;;
     esac

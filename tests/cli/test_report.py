@@ -94,14 +94,19 @@ class TestReport:
 
     def test_without_images_it_is_what_the_file_carries(self, run: Run, tmp_path: Path) -> None:
         convert(run, "net.snn")
-        for arguments in (("--images", 0), ()):  # the card names no set
-            code, out, err = run("report", "net.snn", *arguments)
-            assert (code, err) == (0, "")
-            assert out.count("no images were run") == 1
-            page = data_of(tmp_path / "report.html")
-            assert page["sets"] == []
-            assert page["networks"][0]["origin"] == "file"  # convert measured it
-            assert "no images were run" in (tmp_path / "report.html").read_text().split("<script")[0]
+        code, out, err = run("report", "net.snn", "--images", 0)
+        assert (code, err) == (0, "")
+        assert out.count("no images were run") == 1
+        page = data_of(tmp_path / "report.html")
+        assert page["sets"] == []
+        assert page["networks"][0]["origin"] == "file"  # convert measured it
+        assert "no images were run" in (tmp_path / "report.html").read_text().split("<script")[0]
+
+    def test_the_file_remembers_its_images(self, run: Run, tmp_path: Path) -> None:
+        convert(run, "net.snn")
+        code, out, _ = run("report", "net.snn")
+        assert code == 0 and "no images were run" not in out
+        assert len(data_of(tmp_path / "report.html")["sets"]) == 1
 
     def test_several_files_and_model(self, run: Run, tmp_path: Path) -> None:
         convert(run, "a.snn")

@@ -20,7 +20,6 @@ from spikecal.distillation.distill import _batch, _labels, _parts
 from spikecal.distillation.inversion import _loss, bounds, mixed, moved, noise, total_variation
 from spikecal.distillation.sheet import draw_sheet
 from spikecal.distillation.teacher import Teacher, divergence
-from spikecal.memory import free_memory
 from spikecal.zoo.models import load_model
 
 CARD = Card(name="small", size=(12, 12), mean=(0.5, 0.4, 0.3), std=(0.25, 0.2, 0.3))
@@ -420,8 +419,8 @@ class Bad(nn.Module):
         ({"card": "resnet20"}, "card is a Card"),
         ({"inversion": {}}, "inversion is a spikecal.Inversion"),
         ({"channels": 1}, "channels is 1, and the card of small says 3"),
-        ({"size": (10**6, 10**6)}, "hold: give a smaller n"),
-        ({"n": 1, "size": (free_memory() // 200_000, 1000)}, "need more memory than is free: give a smaller size"),
+        ({"n": 2**40}, "hold: give a smaller n"),
+        ({"size": (10**6, 10**6)}, "too large: 67,108,864 pixels are the most"),
         ({"memory": 10**6}, "images at a time need about"),
         (
             {"model": [residual(), residual()], "card": [CARD, Card(name="bare", size=(12, 12))]},
@@ -443,6 +442,12 @@ def test_bad_calls_are_one_clear_line(arguments: dict[str, Any], reason: str) ->
     with pytest.raises(ConfigError) as error:
         spikecal.distill(call.pop("model"), call.pop("n"), **call)
     assert reason in str(error.value) and "\n" not in str(error.value)
+
+
+def test_images_that_do_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spikecal.distillation.teacher.free_memory", lambda device: 1000)
+    with pytest.raises(ConfigError, match="need more memory than is free: give a smaller size"):
+        spikecal.distill(residual(), 16, card=CARD, inversion=FEW)
 
 
 @pytest.mark.parametrize(
