@@ -7,8 +7,8 @@ bench/small_networks.py. Networks are calibrated on 512 training images by LCP a
 images, without waits and within a latency of T + 10. `below` is how many points they are below the ANN there, `energy`
 that of synapses in multiples of the ANN's; `loss` is what they lose against analog joints, in points, and `error` its
 standard error, paired over images. With photographs as in bench/imagenet_samples.py there are rows of
-EfficientNet-Lite0, calibrated on 32 of them and tested on 40, with every layer waiting one step: without waits it knows
-next to nothing.
+EfficientNet-Lite0, calibrated on 32 of them and tested on 60, all scaled to 128 x 128 pixels, with every layer waiting
+one step: without waits it knows next to nothing.
 """
 
 import json
@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from imagenet_samples import FOLDER, efficientnet_lite0, photographs
 from torch import Tensor
+from torch.nn import functional as F
 from waits import Subject, facts_of, unpacked
 
 import spikecal
@@ -40,7 +41,7 @@ from spikecal.zoo.models import load_model
 RESULT = Path(__file__).parent / "results" / "joints.json"
 NETWORKS = ("mobilenet", "mnasnet", "preact", "densenet")
 CALIBRATION, TESTED = 512, 1000
-PHOTOGRAPHS, FEW = 32, 40
+PHOTOGRAPHS, FEW, PIXELS = 32, 60, 128
 STEPS = (16, 8, 32)
 LATENCIES = (None, "+10")
 IMAGENET = "efficientnet-lite0"
@@ -63,7 +64,11 @@ def imagenet() -> Subject:
         found = list(Loader(photographs(split), card, count))
         parts.append([torch.cat(part)[:count] for part in zip(*found, strict=True)])
     (seen, _), (test, labels) = parts
-    return Subject(model, seen, test, labels)
+    return Subject(model, scaled(seen), scaled(test), labels)
+
+
+def scaled(images: Tensor) -> Tensor:
+    return F.interpolate(images, size=(PIXELS, PIXELS), mode="bilinear", antialias=True)
 
 
 def planned(names: list[str]) -> Iterator[tuple[str, str, int, str | None, Joints]]:
