@@ -13,7 +13,7 @@ from pathlib import Path
 from spikecal.cli.main import main
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = ("export", "nir", "onnx", "spikingjelly")
+PAGES = ("export", "nir", "onnx", "spikingjelly", "integers")
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 
 

@@ -8,7 +8,7 @@ import pytest
 from scripts import ROOT
 from spikecal.cli.main import main
 
-PAGES = {"nir": "nirtorch", "onnx": "onnxruntime", "spikingjelly": "spikingjelly"}
+PAGES = {"integers": "onnxruntime", "nir": "nirtorch", "onnx": "onnxruntime", "spikingjelly": "spikingjelly"}
 FIRST = "$ spikecal convert resnet20-nobn --data demo -T 4 --pipeline lcp --images 16 --test 0 -o net.snn"
 
 

@@ -29,6 +29,10 @@ def export(
     data_root: options.DataRoot = None,
     images: Annotated[int, typer.Option(min=1, metavar="N", help="Images to verify on.")] = 100,
     seed: options.Seed = 0,
+    bits: Annotated[
+        int | None, typer.Option(min=4, max=16, metavar="N", help="Whole numbers, with weights of so many bits.")
+    ] = None,
+    per: Annotated[options.Per, typer.Option(help="Of whole numbers: one scale per channel or per layer.")] = "channel",
     json: options.Json = False,
 ) -> None:
     """Write a network for another simulator, and prove that its spikes are the same there."""
@@ -36,7 +40,7 @@ def export(
 
     asked = Exporting(
         file=file, output=output, to=to, steps=steps, size=input_size, verify=verify, data=data, data_root=data_root,
-        images=images, seed=seed,
+        images=images, seed=seed, bits=bits, per=per,
     )  # fmt: skip
     with bars(json) as progress:
         outcome = export_file(asked, progress)

@@ -10,7 +10,7 @@ from spikecal.export.builder import Builder, refuse
 from spikecal.export.clock import Window, neuron_clock
 from spikecal.export.netlist import Clock, Conv, Image, Linear, Netlist, Neurons, Node, Output
 from spikecal.export.operations import value_of
-from spikecal.export.values import Term, Value, by_channel, mixing, ones
+from spikecal.export.values import Term, Value, by_channel, ones
 from spikecal.graph.graph import Node as Operation
 from spikecal.graph.ops import Input, Joint, Spike
 from spikecal.snn.network import SpikingNetwork
@@ -94,10 +94,7 @@ def _neurons(build: Builder, node: Operation, value: Value) -> Value:
 
 
 def _read(build: Builder, value: Value) -> None:
-    inputs = build.nodes_of(value, "output")
-    if len(inputs) > 1:  # some importers return the inputs of an output one by one
-        inputs = [build.add(mixing("output.sum", tuple(inputs), ones(value.shape[0]), value.shape))]
-    build.add(Output(name="output", inputs=tuple(inputs), shape=value.shape))
+    build.add(Output(name="output", inputs=tuple(build.nodes_of(value, "output")), shape=value.shape))
 
 
 # -- what is done to the whole -------------------------------------------------------------------------------------
@@ -143,6 +140,8 @@ def _product(node: Conv | Linear, before: Node) -> Node | None:
         scale = node.weight.reshape(-1)
         bias = _sum(None if before.bias is None else scale * before.bias, node.bias)
         return replace(before, weight=before.weight * scale.reshape(-1, 1, 1, 1), bias=bias)
+    if isinstance(node, Conv) and isinstance(before, Conv) and node.pointwise and before.moves and node.groups == 1:
+        return replace(before, shape=node.shape, weight=node.weight * before.weight[:, 0], bias=node.bias, groups=1)
     return None
 
 

@@ -1,6 +1,7 @@
 """Networks out of here: the one way to a file of another simulator, and to what goes in and out of it."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,13 @@ from torch import Tensor
 
 from spikecal.errors import ConfigError, DataError
 from spikecal.export.build import netlist_of
+from spikecal.export.integers import Integers, Per, quantised
 from spikecal.export.netlist import Netlist
 from spikecal.export.nir import write_nir
 from spikecal.export.onnx import step_path, write_onnx
 from spikecal.export.planes import frames
 from spikecal.export.spikingjelly import write_spikingjelly
-from spikecal.export.verify import Verdict, verify
+from spikecal.export.verify import Verdict, of_integers, of_network, verify
 from spikecal.progress import Progress
 from spikecal.snn.network import SpikingNetwork
 
@@ -36,6 +38,7 @@ class Exported:
     network: SpikingNetwork
     netlist: Netlist
     notes: tuple[str, ...]
+    integers: Integers | None = None
 
     @property
     def files(self) -> list[Path]:
@@ -45,36 +48,53 @@ class Exported:
 
     def verify(self, images: Tensor, labels: Tensor | None = None, progress: Progress | None = None) -> list[Verdict]:
         """Run the file in each installed simulator that knows its format, and compare every spike."""
-        return verify(
-            self.path,
-            self.to,
-            self.network,
-            self.netlist,
-            lambda snn: make_netlist(snn, images[:1]),
-            lambda outputs: export_outputs(self.network, outputs),
-            images,
-            labels,
-            progress,
-        )
+        if self.integers is None:
+            reference = of_network(self.network, lambda snn: make_netlist(snn, images[:1]))
+        else:
+            reference = of_integers(self.integers)
+        answer = partial(export_outputs, self.network)
+        return verify(self.path, self.to, self.netlist, reference, answer, images, labels, progress)
+
+    def inputs(self, images: Tensor) -> Tensor:
+        """What goes in at each step: `[latency, N, C + planes, ...]`, whole numbers where the network is of these."""
+        images = images if self.integers is None else self.integers.image(images)
+        return frames(images, self.netlist.T, self.netlist.latency, self.netlist.planes)
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "file": str(self.path), "files": [str(path) for path in self.files], "to": self.to, "T": self.netlist.T,
             "latency": self.netlist.latency, "planes": self.netlist.planes, "nodes": len(self.netlist.nodes),
             "input": list(self.netlist.image.shape), "notes": list(self.notes),
+            "bits": None if self.integers is None else self.integers.bits,
         }  # fmt: skip
 
 
-def export(snn: SpikingNetwork, path: str | Path, images: Tensor | None = None, *, to: str | None = None) -> Exported:
-    """Write a network for another simulator: `to` is nir, onnx or spikingjelly, by default what the suffix says."""
+def export(
+    snn: SpikingNetwork,
+    path: str | Path,
+    images: Tensor | None = None,
+    *,
+    to: str | None = None,
+    bits: int | None = None,
+    per: Per = "channel",
+) -> Exported:
+    """Write a network for another simulator: `to` is nir, onnx or spikingjelly, by default what the suffix says.
+
+    With `bits` all of its numbers are whole ones, weights of so many bits, and biases are calibrated on `images`.
+    """
     path = Path(path)
     to = to or SUFFIXES.get(path.suffix)
     if to not in WRITERS:
         known = ", ".join(f"{name} ({suffix})" for suffix, name in SUFFIXES.items())
         raise ConfigError(f"{path}: say which format it is to have, one of {known}")
-    netlist = make_netlist(snn, images)
+    netlist, integers = make_netlist(snn, images), None
+    notes = [NOTES[to]] if to in NOTES else []
+    if bits is not None:
+        integers = quantised(netlist, bits, per, images)
+        netlist = integers.netlist.to(torch.float)
+        notes.append(f"whole numbers: the image is round(x / {integers.pixel:g}), which `inputs(x)` gives")
     WRITERS[to](path, netlist)
-    return Exported(path, to, snn, netlist, tuple([NOTES[to]] if to in NOTES else []))
+    return Exported(path, to, snn, netlist, tuple(notes), integers)
 
 
 def make_netlist(snn: SpikingNetwork, images: Tensor | None = None) -> Netlist:

@@ -47,6 +47,11 @@ class Conv(Node):
         """Whether each position is computed from itself alone."""
         return self.weight.shape[2:] == (1, 1) and self.stride == (1, 1) and self.padding == (0, 0)
 
+    @property
+    def moves(self) -> bool:
+        """Whether it adds up values of a channel without weighing them: its weights are 0 and 1."""
+        return self.weight.shape[1] == 1 and self.bias is None and bool(((self.weight == 0) | (self.weight == 1)).all())
+
     def dense(self) -> "Conv":
         """The same convolution with one group: zeros in place of what other groups have."""
         return self if self.groups == 1 else replace(self, weight=dense_weight(self.weight, self.groups), groups=1)

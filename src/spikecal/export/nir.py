@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -30,6 +31,7 @@ from spikecal.export.netlist import (
 )
 from spikecal.export.packages import package
 from spikecal.export.planes import with_planes
+from spikecal.export.values import mixing
 from spikecal.files import write_whole
 from spikecal.neurons import IntegrateAndFire
 
@@ -40,7 +42,7 @@ RESET = "subtract"
 def nir_graph(netlist: Netlist) -> Any:
     """The `nir.NIRGraph` of a netlist."""
     nir = package("nir")
-    flat = with_planes(netlist)
+    flat = _one_output(with_planes(netlist))
     names = identifiers(flat)  # importers make attributes of them
     nodes = {names[node.name]: _node(nir, node, flat) for node in flat.nodes.values()}
     edges = [(names[source], names[node.name]) for node in flat.nodes.values() for source in node.inputs]
@@ -53,6 +55,16 @@ def write_nir(path: Path, netlist: Netlist) -> None:
     content = io.BytesIO()
     package("nir").write(content, nir_graph(netlist))
     write_whole(path, content.getvalue())
+
+
+def _one_output(netlist: Netlist) -> Netlist:
+    """With one input for the output: some importers would return several one by one."""
+    output = netlist.output
+    if len(output.inputs) == 1:
+        return netlist
+    weights = torch.ones(output.shape[0], dtype=netlist.image.low.dtype)
+    total = mixing("output.sum", output.inputs, weights, output.shape)
+    return netlist.replaced({output.name: [total, replace(output, inputs=(total.name,))]})
 
 
 def _node(nir: Any, node: Node, netlist: Netlist) -> Any:

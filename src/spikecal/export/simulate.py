@@ -1,14 +1,28 @@
 """Running a netlist here: the oracle that other simulators are compared with, and what tests need no package for."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from spikecal.export.netlist import Clock, Conv, Flatten, Image, Linear, MaxPool, Netlist, Neurons, Node, SumPool
+from spikecal.export.netlist import (
+    Clock,
+    Conv,
+    Flatten,
+    Image,
+    Linear,
+    MaxPool,
+    Netlist,
+    Neurons,
+    Node,
+    Output,
+    SumPool,
+)
 from spikecal.neurons import Cells
+
+Arriving = Callable[[Node, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -20,15 +34,18 @@ class Trains:
 
 
 @torch.no_grad()
-def simulate(netlist: Netlist, frames: Tensor) -> Trains:
-    """All steps of every node, front to back; `frames` `[latency, N, ...]` go in."""
+def simulate(netlist: Netlist, frames: Tensor, arriving: Arriving | None = None) -> Trains:
+    """All steps of every node, front to back; `frames` `[latency, N, ...]` go in.
+
+    `arriving` is given neurons and the output with the current that arrives there, and says what shall.
+    """
     last = {name: node.name for node in netlist.nodes.values() for name in node.inputs}
     values: dict[str, Tensor] = {}
     levels: dict[str, Tensor] = {}
     outputs = torch.empty(0)
     for node in netlist.nodes.values():
         inputs = [values[name] for name in node.inputs]
-        outputs = frames if isinstance(node, Image) else _run(node, inputs, frames.shape[1])
+        outputs = frames if isinstance(node, Image) else _run(node, inputs, frames.shape[1], arriving)
         values[node.name] = outputs
         if isinstance(node, Neurons):
             levels[node.name] = outputs.to(torch.int8)
@@ -38,13 +55,15 @@ def simulate(netlist: Netlist, frames: Tensor) -> Trains:
     return Trains(outputs, levels)
 
 
-def _run(node: Node, inputs: list[Tensor], images: int) -> Tensor:
+def _run(node: Node, inputs: list[Tensor], images: int, arriving: Arriving | None) -> Tensor:
     if isinstance(node, Clock):
         schedule = (node.own + node.gate).reshape(-1, 1, node.shape[0], *(1,) * (len(node.shape) - 1))
         return schedule.expand(-1, images, *node.shape)
     x = inputs[0]
     for more in inputs[1:]:
         x = x + more
+    if arriving is not None and isinstance(node, Neurons | Output):
+        x = arriving(node, x)
     if isinstance(node, Neurons):
         return torch.stack([fired.clone() for fired in _fire(node, x)])
     if isinstance(node, MaxPool):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from spikecal.errors import ConfigError
+from spikecal.export.integers import Integers, run_integers
 from spikecal.export.netlist import Netlist
 from spikecal.export.planes import frames
 from spikecal.export.reference import trains
@@ -27,7 +28,33 @@ ROUNDED = 3  # times as many as rounding changes in the network itself, of a sim
 BATCH = 50  # images at once
 
 Answer = Callable[[Tensor], Tensor]  # outputs over all steps -> answers
-Build = Callable[[SpikingNetwork], Netlist]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What an export is held to: how it runs in both precisions, and the netlist it was written from, in double.
+
+    `image` makes of images what goes in.
+    """
+
+    single: Callable[[Tensor], Trains]
+    double: Callable[[Tensor], Trains]
+    netlist: Netlist
+    image: Callable[[Tensor], Tensor]
+
+
+def of_network(snn: SpikingNetwork, build: Callable[[SpikingNetwork], Netlist]) -> Reference:
+    """The network itself; `build` makes its netlist."""
+    double = deepcopy(snn).double()
+    return Reference(lambda x: trains(snn, x), lambda x: trains(double, x.double()), build(double), lambda x: x)
+
+
+def of_integers(made: Integers) -> Reference:
+    """The run in whole numbers."""
+    single = made.netlist.to(torch.float)
+    return Reference(
+        lambda x: _run(single, made.image(x)), lambda x: run_integers(made, x).trains, made.netlist, made.image
+    )
 
 
 @dataclass(frozen=True)
@@ -78,28 +105,25 @@ class _Expected:
 def verify(
     path: Path,
     to: str,
-    snn: SpikingNetwork,
     netlist: Netlist,
-    build: Build,
+    reference: Reference,
     answer: Answer,
     images: Tensor,
     labels: Tensor | None,
     progress: Progress | None = None,
 ) -> list[Verdict]:
-    """Run the file in each installed simulator. `build` makes the netlist of a network."""
+    """Run the file in each installed simulator."""
     there, progress = simulators(to), progress or Silent()
-    double = deepcopy(snn).double()
-    exact, written = build(double), netlist.to(torch.double)
+    written = netlist.to(torch.double)
     found: dict[str, list[Verdict]] = {simulator.name: [] for simulator in there}
     parts = images.split(BATCH)
     marks = [None] * len(parts) if labels is None else labels.split(BATCH)
     progress.phase("running it elsewhere", len(parts) * len(there), None)
     for part, mark in zip(parts, marks, strict=True):
-        network = trains(double, part.double())
-        single = trains(snn, part)
-        built = differing(_run(exact, part.double()).levels, network.levels)[0]
+        network, single, image = reference.double(part), reference.single(part), reference.image(part)
+        built = differing(_run(reference.netlist, image.double()).levels, network.levels)[0]
         rounding = differing(single.levels, network.levels)[0]
-        batch = _Expected(part, mark, single, _run(written, part.double()), built, rounding)
+        batch = _Expected(image, mark, single, _run(written, image.double()), built, rounding)
         for simulator in there:
             found[simulator.name].append(_compared(simulator, path, netlist, batch, answer))
             progress.advance()

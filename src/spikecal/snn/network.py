@@ -314,12 +314,13 @@ class SpikingNetwork(nn.Module):
 
     # -- other programs ----------------------------------------------------------------------------------------
 
-    def export(self, path: str | Path, images: Tensor | None = None, *, to: str | None = None) -> Any:
+    def export(self, path: str | Path, images: Tensor | None = None, **settings: Any) -> Any:
         """Write this network for another simulator; `to` is nir, onnx or spikingjelly, by default what the suffix says.
 
-        `images` are like those it will run on: their size counts. Returns what can be verified there.
+        `images` are like those it will run on: their size counts. With `bits` it has whole numbers, with one scale
+        `per` channel or layer, and biases are calibrated on `images`. Returns what can be verified there.
         """
-        return import_module(EXPORT).export(self, path, images, to=to)
+        return import_module(EXPORT).export(self, path, images, **settings)
 
     def export_inputs(self, images: Tensor) -> Tensor:
         """What goes into the exported network at each step, `[latency, N, C + planes, ...]`."""

@@ -14,12 +14,15 @@ from spikecal.data.prepare import Prepared
 from spikecal.data.sources import chosen_data, subset
 from spikecal.errors import ConfigError, SpikecalError
 from spikecal.export.export import Exported, export
+from spikecal.export.integers import Per
 from spikecal.export.verify import BATCH, FAITHFUL, Verdict, simulators
 from spikecal.files import check_output
 from spikecal.progress import Progress
 from spikecal.snn.file import load
 from spikecal.snn.network import SpikingNetwork
 from spikecal.tasks.outcome import Line, Outcome, Table, asides, percent, size
+
+CALIBRATION = 64  # images that biases are calibrated on, after weights were rounded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,8 @@ class Exporting:
     data_root: Path | None
     images: int
     seed: int
+    bits: int | None  # of weights, in whole numbers
+    per: Per
 
 
 def export_file(asked: Exporting, progress: Progress | None) -> Outcome:
@@ -45,7 +50,10 @@ def export_file(asked: Exporting, progress: Progress | None) -> Outcome:
     images, labels = None, None
     if asked.verify:
         images, labels = images_for(asked.file, snn, asked.data, asked.data_root, asked.images, asked.seed)
-    made = export(snn, asked.output, _example(asked, snn) if images is None else images[:1], to=asked.to)
+    example = _example(asked, snn) if images is None else images[:1]
+    if asked.bits is not None:
+        example = images_for(asked.file, snn, asked.data, asked.data_root, CALIBRATION, asked.seed, "train")[0]
+    made = export(snn, asked.output, example, to=asked.to, bits=asked.bits, per=asked.per)
     facts = made.to_dict()
     parts: list[Table | Line] = [Line(_written(made)), *asides([f"note: {note}" for note in made.notes])]
     if images is None:
@@ -70,11 +78,11 @@ def card_of(file: Path, snn: SpikingNetwork) -> Card:
 
 
 def images_for(
-    file: Path, snn: SpikingNetwork, data: str | None, root: Path | None, count: int, seed: int
+    file: Path, snn: SpikingNetwork, data: str | None, root: Path | None, count: int, seed: int, split: str = "test"
 ) -> tuple[Tensor, Tensor | None]:
-    """Test images as the network takes them, and their labels."""
+    """Images as the network takes them, and their labels."""
     card = card_of(file, snn)
-    held_out = chosen_data(data, card, "test", root, from_file=True)
+    held_out = chosen_data(data, card, split, root, from_file=True)
     chosen = subset(readable(held_out, count, seed)[0], count, seed)
     prepared = torch.cat([images for images, _ in Prepared(chosen, card).batches(BATCH)])
     return prepared, chosen.labels
