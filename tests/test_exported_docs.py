@@ -35,9 +35,8 @@ def test_the_commands_of_a_page(
 ) -> None:
     pytest.importorskip(PAGES[page])
     monkeypatch.chdir(folder)
-    blocks = re.findall(
-        r"```console\n\$ spikecal (.*?)\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(), re.DOTALL
-    )
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    blocks = re.findall(r"^\$ spikecal (.*?)\n(.*?)(?=^\$|^```)", text, re.DOTALL | re.MULTILINE)
     assert blocks
     for command, expected in blocks:
         capsys.readouterr()

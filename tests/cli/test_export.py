@@ -66,3 +66,18 @@ def test_spikes_as_data(run: Run, converted: Path) -> None:
     sent = [float(row[5]) for row in rows if row[:2] == ["current", "2"]]
     assert np.array_equal(np.array(sent, np.float32), current.ravel())
     fails(run("run", "net.snn", "-o", "spikes.txt"), "spikes are written as .npz or .csv")
+
+
+def test_chips(run: Run, converted: Path) -> None:
+    code, out, _ = run("check", "net.snn", "--target", "loihi2")
+    assert code == 0 and "fits" in out and "lava" in out
+    code, out, err = run("check", "net.snn", "--target", "speck", "--json")
+    assert code == 2 and "does not fit SynSense Speck" in err
+    assert json.loads(out)["fits"] is False and json.loads(out)["limits"]["kernel"]["value"] == 16
+    refused = run("export", "net.snn", "-o", "net.py", "--target", "speck")
+    fails(
+        refused, "net.snn does not fit SynSense Speck 2f (DYNAP-CNN): 2: it reads an image, and the chip takes events"
+    )
+    code, out, _ = run("export", "net.snn", "-o", "net.py", "--target", "generic", "--json")
+    assert code == 0 and json.loads(out)["bits"] == 8
+    fails(run("check", "resnet20", "--target", "speck"), "--target is for converted networks")

@@ -7,6 +7,7 @@ import typer
 
 from spikecal.cli import options
 from spikecal.cli.console import bars, show
+from spikecal.errors import ConfigError
 
 
 def check(
@@ -24,13 +25,17 @@ def check(
     pipeline: Annotated[str, typer.Option(metavar="NAME", help="Pipeline of the estimates.")] = "auto",
     task: options.Task = None,
     device: options.Device = None,
+    target: options.Target = None,
     json: options.Json = False,
 ) -> None:
     """Show what converts, what is refused and why, memory and time; or what a file holds."""
     from spikecal.tasks.check import check_file, check_model
+    from spikecal.tasks.fitting import check_target
 
     if model.endswith(".snn") or (":" not in model and not model.endswith(".onnx") and Path(model).is_file()):
-        show(check_file(Path(model)), json)
+        show(check_file(Path(model)) if target is None else check_target(Path(model), target), json)
+    elif target is not None:
+        raise ConfigError("--target is for converted networks: convert it first, and check the .snn file")
     else:
         given = options.shape_of(shape, input_size)
         with bars(json):

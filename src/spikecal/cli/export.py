@@ -32,7 +32,10 @@ def export(
     bits: Annotated[
         int | None, typer.Option(min=4, max=16, metavar="N", help="Whole numbers, with weights of so many bits.")
     ] = None,
-    per: Annotated[options.Per, typer.Option(help="Of whole numbers: one scale per channel or per layer.")] = "channel",
+    per: Annotated[
+        options.Per | None, typer.Option(help="Of whole numbers: one scale per channel or per layer.")
+    ] = None,
+    target: options.Target = None,
     json: options.Json = False,
 ) -> None:
     """Write a network for another simulator, and prove that its spikes are the same there."""
@@ -40,7 +43,7 @@ def export(
 
     asked = Exporting(
         file=file, output=output, to=to, steps=steps, size=input_size, verify=verify, data=data, data_root=data_root,
-        images=images, seed=seed, bits=bits, per=per,
+        images=images, seed=seed, bits=bits, per=per, target=target,
     )  # fmt: skip
     with bars(json) as progress:
         outcome = export_file(asked, progress)

@@ -62,6 +62,9 @@ Neurons = Annotated[
     list[str] | None,
     typer.Option("--neuron", metavar="CLASS", help="file.py:Class of neurons in the file that are not spikecal's."),
 ]
+Target = Annotated[
+    Literal["loihi2", "speck", "spinnaker2", "generic"] | None, typer.Option(help="A chip: what it can hold.")
+]
 Rounding = Literal["floor", "bias", "potential", "split"]
 Per = Literal["layer", "channel"]
 Effort = Literal["low", "normal", "high"]

@@ -13,7 +13,8 @@ from spikecal.data.images import readable
 from spikecal.data.prepare import Prepared
 from spikecal.data.sources import chosen_data, subset
 from spikecal.errors import ConfigError, SpikecalError
-from spikecal.export.export import Exported, export
+from spikecal.export.chips import chip_called, refuse_misfit
+from spikecal.export.export import Exported, export, make_netlist
 from spikecal.export.integers import Per
 from spikecal.export.verify import BATCH, FAITHFUL, Verdict, simulators
 from spikecal.files import check_output
@@ -40,7 +41,8 @@ class Exporting:
     images: int
     seed: int
     bits: int | None  # of weights, in whole numbers
-    per: Per
+    per: Per | None
+    target: str | None  # a chip, whose bits and scales are taken where none are given
 
 
 def export_file(asked: Exporting, progress: Progress | None) -> Outcome:
@@ -51,9 +53,14 @@ def export_file(asked: Exporting, progress: Progress | None) -> Outcome:
     if asked.verify:
         images, labels = images_for(asked.file, snn, asked.data, asked.data_root, asked.images, asked.seed)
     example = _example(asked, snn) if images is None else images[:1]
-    if asked.bits is not None:
+    chip = None if asked.target is None else chip_called(asked.target)
+    if chip is not None:
+        refuse_misfit(asked.file, make_netlist(snn, example), chip)
+    bits = chip.bits if chip is not None and asked.bits is None else asked.bits
+    per: Per = asked.per or ("channel" if chip is None else chip.per)
+    if bits is not None:
         example = images_for(asked.file, snn, asked.data, asked.data_root, CALIBRATION, asked.seed, "train")[0]
-    made = export(snn, asked.output, example, to=asked.to, bits=asked.bits, per=asked.per)
+    made = export(snn, asked.output, example, to=asked.to, bits=bits, per=per)
     facts = made.to_dict()
     parts: list[Table | Line] = [Line(_written(made)), *asides([f"note: {note}" for note in made.notes])]
     if images is None:
