@@ -1,5 +1,6 @@
 """What users have: arrays and numbers of numpy, lists of labels, one image, vectors and signals."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,14 @@ def test_numbers_of_numpy(result: spikecal.Result, tmp_path: Path) -> None:
     found.save(tmp_path / "net.snn")
     assert sorted(found.networks) == [2, 4] and all(type(T) is int for T in found.networks)
     assert torch.equal(spikecal.load(tmp_path / "net.snn", T=np.int64(2))(TENSOR), found.at(np.int64(2))(TENSOR))
+
+
+def test_settings_of_numpy_are_stored_as_pythons() -> None:
+    threshold = spikecal.Percentile(images=np.int64(64), percent=np.float32(99.5))
+    pipeline = spikecal.Pipeline(threshold=threshold, sweeps=((spikecal.Bias(images=np.int64(32)),),))
+    assert spikecal.Pipeline.from_dict(json.loads(json.dumps(pipeline.to_dict()))) == pipeline
+    with pytest.raises(ConfigError, match="images cannot be True"):
+        spikecal.Bias(images=np.bool_(True))
 
 
 @pytest.mark.parametrize("labels", [LABELS, LABELS.tolist(), tuple(LABELS), torch.from_numpy(LABELS)])

@@ -68,6 +68,14 @@ def whole(value: Any) -> int | None:
     return None
 
 
+def in_python(made: Any) -> dict[str, Any]:
+    """The settings of a frozen dataclass, after numpy's numbers in it became Python's: files hold no others."""
+    for name, value in vars(made).items():
+        if isinstance(value, np.generic):
+            object.__setattr__(made, name, value.item())
+    return vars(made)
+
+
 def check_types(cls: type, settings: dict[str, Any], what: str, name: str = "") -> None:
     """Refuse settings that the dataclass `cls` does not have, and values of a wrong type."""
     types = field_types(cls)

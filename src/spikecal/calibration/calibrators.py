@@ -14,7 +14,7 @@ from spikecal.calibration.view import StageView
 from spikecal.errors import ConfigError
 from spikecal.graph.ops import Op, Spike
 from spikecal.graph.stages import Stage
-from spikecal.settings import check_types
+from spikecal.settings import check_types, in_python
 from spikecal.snn.execute import Shapes
 
 POWER_STEPS = 10  # of the search for the steepest direction; costs as much as some twenty iterations
@@ -36,7 +36,7 @@ class Calibrator:
         cls.label = cls.label or cls.__name__
 
     def __post_init__(self) -> None:
-        check_types(type(self), vars(self), f"{self.label} calibration")
+        check_types(type(self), in_python(self), f"{self.label} calibration")
         if self.images < 1:
             raise ConfigError(f"{self.label} calibration needs at least one image, not {self.images}")
 

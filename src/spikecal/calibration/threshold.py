@@ -8,7 +8,7 @@ from torch import Tensor
 
 from spikecal.calibration.histogram import BINS, Histogram, merge_bins
 from spikecal.errors import ConfigError
-from spikecal.settings import check_types
+from spikecal.settings import check_types, in_python
 
 TOGETHER = 131_072  # numbers a call of the grid search works on: what fits in a processor's cache
 BINS_A_STEP, LEAST_BINS = 64, 512  # finer bins than these no longer change the answer
@@ -28,7 +28,7 @@ class Threshold:
     images: int = 1024
 
     def __post_init__(self) -> None:
-        check_types(type(self), vars(self), "threshold")
+        check_types(type(self), in_python(self), "threshold")
         if self.per not in ("layer", "channel"):
             raise ConfigError(f"a threshold is per layer or per channel, not per {self.per!r}")
         if self.images < 1:

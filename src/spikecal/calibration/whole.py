@@ -11,7 +11,7 @@ from spikecal.calibration.quantised import SetThreshold
 from spikecal.errors import ConfigError
 from spikecal.graph.graph import Graph
 from spikecal.ranks import Ranks
-from spikecal.settings import check_types
+from spikecal.settings import check_types, in_python
 from spikecal.snn.network import SpikingNetwork
 
 State = dict[str, Tensor]  # all that a phase knows after a round; saved and loaded as it is
@@ -53,7 +53,7 @@ class NetworkPhase:
         return 1
 
     def __post_init__(self) -> None:
-        check_types(type(self), vars(self), self.label)
+        check_types(type(self), in_python(self), self.label)
         if self.images < 1 or self.rounds < 1:
             raise ConfigError(f"{self.label} needs at least one image and one round")
 
