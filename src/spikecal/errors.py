@@ -59,7 +59,7 @@ def refuse_unreadable(data: str, unreadable: Mapping[str, str]) -> None:
 
 def shown(value: object) -> str:
     """What a file says, short enough for a line."""
-    return repr(str(value)[:60])
+    return str(value) if type(value) in (bool, int, float) and len(str(value)) <= 60 else repr(str(value)[:60])
 
 
 def visible(text: str) -> str:

@@ -49,8 +49,8 @@ class Called:
 class Lines:
     """Progress as lines for logs: one every few seconds, none for what is done sooner."""
 
-    def __init__(self, stream: IO[str], every: float = EVERY) -> None:
-        self._stream, self._every, self._last = stream, every, time.monotonic()
+    def __init__(self, stream: IO[str], every: float | None = None) -> None:
+        self._stream, self._every, self._last = stream, EVERY if every is None else every, time.monotonic()
         self._name, self._done, self._total = "", 0, 0
 
     def phase(self, name: str, total: int, seconds: float | None) -> None:

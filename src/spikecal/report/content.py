@@ -142,7 +142,8 @@ def _facts(source: Source, measured: Measured, T: int) -> dict[str, Any]:
         whole, kept = source.measured, source.measured["networks"][T]
         facts |= {name: whole.get(name) for name in ("data", "split", "images", "ann", "ann50")} | {"origin": "file"}
         facts |= {name: kept.get(name) for name in ("score", "agreement", "map50")}
-        facts |= {"energy": kept["energy_ratio"], "spikes": kept["spikes"], "delayed": kept["delayed"]}
+        facts |= {"energy": kept["energy_ratio"]}
+        facts |= {name: kept.get(name) for name in ("spikes", "delayed")}  # files of earlier versions have neither
         facts["measure"] = whole["measure"] if kept["score"] is not None else "agreement"
     if energy is not None:
         facts |= {

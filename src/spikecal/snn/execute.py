@@ -231,7 +231,7 @@ def largest_value(shapes: Shapes) -> int:
 
 def steps_per_call(shapes: Shapes, images: int) -> int:
     """How many steps to run at once, for large images not all of them: the largest value must stay of bearable size."""
-    return max(1, STEP_FLOATS // (images * largest_value(shapes)))
+    return max(1, STEP_FLOATS // (max(1, images) * largest_value(shapes)))
 
 
 def images_per_call(shapes: Shapes, steps: int) -> int:
