@@ -188,7 +188,7 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
         (["imagenet"], "give --model and --weights"),
         (["space", "--model", "nets.py:bare"], "give --data"),
         (["space", "--model", "resnet20", "--data", "frob"], "unknown data 'frob'"),
-        (["bn", "-T", "2", "--images", "2", "-o", "nets.py"], "cannot be made"),
+        (["bn", "-T", "2", "--images", "2", "-o", "nets.py"], "cannot be used as a folder"),
     ],
 )
 def test_bad_calls(folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str) -> None:

@@ -84,6 +84,14 @@ class Visible(logging.StreamHandler[IO[str]]):
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
+        self._told = set[str]()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Each thing once: a table converts a network many times."""
+        text = record.getMessage()
+        told = text in self._told
+        self._told.add(text)
+        return not told and bool(super().filter(record))
 
     def format(self, record: logging.LogRecord) -> str:
         return visible(super().format(record))
