@@ -1,6 +1,7 @@
 """What ranks do together: conversions and evaluations that one rank does as well, and what comes of them."""
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -94,16 +95,17 @@ def exact(folder: Path) -> dict[str, Any]:
 
 def reproduced(folder: Path) -> dict[str, float]:
     """The figures of a small table."""
-    networks = folder / "nets.py"
-    networks.write_text(NETWORKS)
+    networks, images = folder / "nets.py", folder / "images.npz"
+    own = folder / f"{os.getpid()}.npz"  # all ranks write, and none may read what another has not finished
+    own.with_suffix(".py").write_text(NETWORKS)
+    own.with_suffix(".py").replace(networks)
     pixels = torch.randint(0, 256, (60, 12, 12, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     labels = (torch.arange(60) % 4).numpy()
     arrays = {"x_train": pixels.numpy(), "y_train": labels, "x_test": pixels[:20].numpy(), "y_test": labels[:20]}
-    np.savez(folder / "images.npz", **arrays)
+    np.savez(own, **arrays)
+    own.replace(images)
     sizes = TableSizes(images=20, seeds=2, iterations=2)
-    plan = make_plan(
-        find("lcp", None), sizes, models=[f"{networks}:make"], data=f"npz:{folder}/images.npz", root=folder, T=[2, 4]
-    )
+    plan = make_plan(find("lcp", None), sizes, models=[f"{networks}:make"], data=f"npz:{images}", root=folder, T=[2, 4])
     found = run(plan, folder / "tables")
     return {str(cell): facts.get("rate", facts["score"]) for cell, facts in found.items()}
 
