@@ -107,7 +107,7 @@ def run_demo(
     _draw(made, ann, title, plot)
     facts: dict[str, Any] = {
         "model": MODEL,
-        "images_for": made["LCP"].longest.images,
+        "test_images": made["LCP"].longest.images,
         "calibration_images": len(images),
         "seed": seed,
         "ann": ann,
