@@ -15,28 +15,24 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-from imagenet_samples import FOLDER, efficientnet_lite0, photographs
+from imagenet_samples import FOLDER
 from torch import Tensor
 from torch.nn import functional as F
-from waits import Subject, facts_of, unpacked
+from waits import Subject, cifar, facts_of, imagenet, unpacked
 
 import spikecal
 from spikecal.arguments import home_of
-from spikecal.data.images import shuffled
-from spikecal.data.prepare import Loader, prepare
-from spikecal.data.sources import load_data
 from spikecal.files import write_whole
 from spikecal.graph.graph import describe
 from spikecal.graph.joints import JOINTS, Joints, analog_readers, staged
 from spikecal.phases import Context, run_phases
 from spikecal.progress import Silent
 from spikecal.reproduce.cells import machine
-from spikecal.zoo.models import load_model
 
 RESULT = Path(__file__).parent / "results" / "joints.json"
 NETWORKS = ("mobilenet", "mnasnet", "preact", "densenet")
@@ -48,23 +44,14 @@ IMAGENET = "efficientnet-lite0"
 
 
 @cache
-def cifar(name: str, file: Path, root: Path | None) -> Subject:
-    model, card = load_model(f"{Path(__file__).parent / 'small_networks.py'}:{name}", file)
-    train, test = (load_data("cifar10", split, root) for split in ("train", "test"))
-    assert isinstance(train.images, Tensor) and isinstance(test.images, Tensor) and test.labels is not None
-    seen = prepare(train.images[shuffled(len(train), 1)[-CALIBRATION:]], card, name)
-    return Subject(model, seen, prepare(test.images[:TESTED], card, name), test.labels[:TESTED])
+def small(name: str, file: Path, root: Path | None) -> Subject:
+    return cifar(f"{Path(__file__).parent / 'small_networks.py'}:{name}", file, root, CALIBRATION, TESTED)
 
 
 @cache
-def imagenet() -> Subject:
-    model, card = efficientnet_lite0()
-    parts = []
-    for split, count in (("train", PHOTOGRAPHS), ("test", FEW)):
-        found = list(Loader(photographs(split), card, count))
-        parts.append([torch.cat(part)[:count] for part in zip(*found, strict=True)])
-    (seen, _), (test, labels) = parts
-    return Subject(model, scaled(seen), scaled(test), labels)
+def shrunk() -> Subject:
+    one = imagenet(PHOTOGRAPHS, FEW)
+    return replace(one, seen=scaled(one.seen), test=scaled(one.test))
 
 
 def scaled(images: Tensor) -> Tensor:
@@ -89,7 +76,7 @@ def main(root: Path | None, files: dict[str, Path]) -> None:
     for row, name, T, latency, joints in planned(names):
         if row in rows:
             continue
-        one = imagenet() if name == IMAGENET else cifar(name, files[name], root)
+        one = shrunk() if name == IMAGENET else small(name, files[name], root)
         analog = rows.get(f"{row.removesuffix(joints)}analog")
         if analog is not None and not differs(one, joints):
             rows[row] = {**analog, "joints": joints}

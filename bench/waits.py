@@ -67,19 +67,21 @@ class Subject:
 
 
 @cache
-def cifar(name: str, file: Path | None, root: Path | None) -> Subject:
+def cifar(
+    name: str, file: Path | None, root: Path | None, calibration: int = CALIBRATION, tested: int = TESTED
+) -> Subject:
     model, card = load_model(name, file)
     train, test = (load_data("cifar10", split, root) for split in ("train", "test"))
     assert isinstance(train.images, Tensor) and isinstance(test.images, Tensor) and test.labels is not None
-    seen = prepare(train.images[shuffled(len(train), 1)[-CALIBRATION:]], card, name)
-    return Subject(model, seen, prepare(test.images[:TESTED], card, name), test.labels[:TESTED])
+    seen = prepare(train.images[shuffled(len(train), 1)[-calibration:]], card, name)
+    return Subject(model, seen, prepare(test.images[:tested], card, name), test.labels[:tested])
 
 
 @cache
-def imagenet() -> Subject:
+def imagenet(calibration: int = PHOTOGRAPHS, tested: int = FEW) -> Subject:
     model, card = efficientnet_lite0()
     parts = []
-    for split, count in (("train", PHOTOGRAPHS), ("test", FEW)):
+    for split, count in (("train", calibration), ("test", tested)):
         found = list(Loader(photographs(split), card, BATCH))
         parts.append([torch.cat(part)[:count] for part in zip(*found, strict=True)])
     (seen, _), (test, labels) = parts
