@@ -1,5 +1,5 @@
 #!/bin/sh
-# Measures the tables of docs/results.md, hours of them. Killed, the same command goes on after the last finished cell.
+# Measures the tables of docs/results.md, hours of them. Rerun to resume after the last finished cell.
 #
 #   IMAGES=folder WEIGHTS=folder scripts/results.sh [GROUP …]
 #
@@ -24,29 +24,32 @@ table() { # GROUP TABLE OPTION …
 bn="--weights vgg16-half=$WEIGHTS/vgg16-half.safetensors"
 plain="--weights vgg16-half-nobn=$WEIGHTS/vgg16-half-nobn.safetensors"
 halves="--model vgg16-half --model vgg16-half-nobn $bn $plain"
-few="--iterations 200" # of weights calibration
+few="--images 500 --iterations 100" # test images, and iterations of weights calibration
 
-[ $# -gt 0 ] || set -- defaults ablations resnet20 vgg16-half time detect detectors fakedata imagenet \
+[ $# -gt 0 ] || set -- defaults ablations resnet20 wide vgg16-half time detect detectors fakedata imagenet \
     frontier frontier-vgg frontier-deep frontier-wide frontier-small
 for group; do
     case $group in
     defaults)
         for name in time space; do table defaults $name; done
-        table defaults samples --data cifar10 --seeds 5
+        table defaults samples --data cifar10 --seeds 5 $few
         ;;
     ablations) # ResNet-20 and half VGG-16
-        table ablations clipround $plain --data cifar10
-        table ablations threshold $plain --data cifar10 -T 4 -T 8 -T 16 -T 32
-        table ablations bn $bn $plain --data cifar10
-        table ablations lcp $bn --data cifar10
-        table ablations acp $bn --data cifar10 $few
+        table ablations clipround $plain --data cifar10 --seeds 2 $few
+        table ablations threshold $plain --data cifar10 --seeds 2 $few
+        table ablations bn $bn $plain --data cifar10 --seeds 2 $few
+        table ablations lcp $bn --data cifar10 --seeds 2 $few
+        table ablations acp $bn --data cifar10 --seeds 2 $few
         ;;
     resnet20)
         table resnet20 cifar --model resnet20 --model resnet20-nobn --data cifar10 --images 10000 --long-images 1000
         ;;
+    wide) # the paper's own network
+        table wide cifar --model resnet20-wide --weights "$WEIGHTS/resnet20-wide.safetensors" --data cifar10 --seeds 1 \
+            -T 4 -T 8 -T 16 -T 32 $few
+        ;;
     vgg16-half)
-        table vgg16-half cifar $halves --data cifar10 -T 4 -T 8 -T 16 -T 32 $few
-        table vgg16-half samples --model vgg16-half $bn --data cifar10 $few
+        table vgg16-half cifar $halves --data cifar10 -T 4 -T 8 -T 16 -T 32 --seeds 1 $few
         ;;
     time) # of the paper's network; nothing else should run beside it
         table time time --model vgg16 -T 64 --seeds 1 --data demo
@@ -55,7 +58,7 @@ for group; do
         table detect detect --data voc:bccd
         ;;
     detectors)
-        table detectors detect --data voc:bccd --seeds 1 -T 8 -T 16 -T 32 -T 64 --model retinanet-r18-quarter \
+        table detectors detect --data voc:bccd --seeds 1 --iterations 100 --weights-images 32 -T 8 -T 16 -T 32 -T 64 --model retinanet-r18-quarter \
             --model fasterrcnn-r18-quarter --weights "fasterrcnn-r18-quarter=$WEIGHTS/fasterrcnn-r18-quarter.safetensors" \
             --model retinanet-r50-quarter --weights "retinanet-r50-quarter=$WEIGHTS/retinanet-r50-quarter.safetensors"
         ;;
@@ -72,7 +75,7 @@ for group; do
         table frontier-deep frontier --model resnet56 --weights "resnet56=$WEIGHTS/resnet56.safetensors" \
             --data cifar10 --images 2000 --waits 24 -T 8 -T 16 -T 32
         ;;
-    frontier-wide) # the paper's own network
+    frontier-wide)
         table frontier-wide frontier --model resnet20-wide --weights "resnet20-wide=$WEIGHTS/resnet20-wide.safetensors" \
             --data cifar10 -T 4 -T 8 -T 16 -T 32
         ;;
@@ -93,13 +96,13 @@ for group; do
         export IMAGENET_SAMPLES="$PWD/imagenet-samples"
         (
             cd "$ROOT" # pages name the file as it is given
-            table imagenet imagenet --model $samples:efficientnet_lite0 --data $samples:photographs --images 250 --seeds 1 \
-                -T 16 -T 32 -T 64 -T 128 -T 256 --long-from 128 --long-images 100 --long-calibration 128 \
+            table imagenet imagenet --model $samples:efficientnet_lite0 --data $samples:photographs --seeds 1 \
+                -T 16 -T 32 -T 64 -T 128 -T 256 --long-from 16 --long-images 40 --long-calibration 16 \
                 --iterations 100 --weights-to 64
         )
         ;;
     *)
-        echo "no group $group: defaults, ablations, resnet20, vgg16-half, time, detect, detectors, fakedata, imagenet," \
+        echo "no group $group: defaults, ablations, resnet20, wide, vgg16-half, time, detect, detectors, fakedata, imagenet," \
             "frontier, frontier-vgg, frontier-deep, frontier-wide or frontier-small" >&2
         exit 2
         ;;
