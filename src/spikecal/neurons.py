@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from spikecal.errors import ConfigError, DataError
+from spikecal.kernels import loops
 from spikecal.tensors import channels_last
 
 State = dict[str, Tensor]  # what a neuron remembers from one step to the next, `[N, ...]` each
@@ -59,6 +60,22 @@ class Neuron:
         """
         raise NotImplementedError
 
+    def advance_at_once(
+        self,
+        current: Tensor,
+        state: State,
+        cells: Cells,
+        steps: int,
+        total: Tensor | None,
+        value: Tensor | None,
+        levels: Tensor | None,
+    ) -> bool:
+        """`advance` by a compiled loop, for kinds that have one: whether it was done. Same levels, to the bit.
+
+        The levels are added to `total` `[N, ...]` and written to `levels` `[steps, N, ...]`, times theta to `value`.
+        """
+        return False
+
     def potential(self, state: State, cells: Cells, steps: int) -> Tensor:
         """The potential of the membrane `[N, ...]` right after `advance` has yielded the levels of `steps` steps."""
         return state["v"]
@@ -94,6 +111,26 @@ class IntegrateAndFire(Neuron):
             yield fires
         if cells.bias is not None:
             v.add_(steps * cells.bias)
+
+    def advance_at_once(
+        self,
+        current: Tensor,
+        state: State,
+        cells: Cells,
+        steps: int,
+        total: Tensor | None,
+        value: Tensor | None,
+        levels: Tensor | None,
+    ) -> bool:
+        """The same in one loop; a neuron that derives from this one has another `advance`, and needs its own."""
+        if type(self) is not IntegrateAndFire:
+            return False
+        reached = torch.stack(list(_falling(cells.theta, cells.bias, steps if cells.bias is not None else 1)))
+        if not loops.fire(current, state["v"], cells.theta, reached, steps, value, total, levels):
+            return False
+        if cells.bias is not None:
+            state["v"].add_(steps * cells.bias)
+        return True
 
     def potential(self, state: State, cells: Cells, steps: int) -> Tensor:
         """With the bias of the steps so far, which `advance` adds at its end."""

@@ -11,6 +11,7 @@ from spikecal.arguments import DEFAULT_T, check_model, checked_keep, home_of, st
 from spikecal.devices import Device, device_of, placed, whatever_the_default
 from spikecal.errors import ConversionError, DataError
 from spikecal.graph.joints import LinearValues
+from spikecal.kernels import described
 from spikecal.memory import in_words
 from spikecal.pipeline import AUTO, Plan, resolve_plan
 from spikecal.progress import duration
@@ -47,7 +48,9 @@ class Check:
             rows = [(error.layer, error.found, error.hint) for error in self.refused]
             return Table(f"{self.name}: refused", ("layer", "found", "what to do"), rows)
         cost = f"at T = {self.T} about {duration(self.estimate.seconds)} and {in_words(self.estimate.bytes)} of memory"
-        said = "\n".join([*linear_lines(self.estimate.linear), f"{len(self.stages)} stages; {cost}"])
+        said = "\n".join(
+            [*linear_lines(self.estimate.linear), f"{len(self.stages)} stages; {cost}; loops by {described()}"]
+        )
         return Table(f"{self.name}: converts", COLUMNS, stage_rows(self.stages), said)
 
     def __str__(self) -> str:

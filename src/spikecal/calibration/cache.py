@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from spikecal.errors import ConfigError
+from spikecal.kernels import loops
 from spikecal.memory import return_freed_memory
 from spikecal.tensors import channels_last
 from spikecal.workdir import store
@@ -56,6 +57,10 @@ class Train:
         shape = self.shape if steps is None else (steps, *self.shape[1:])
         count, before = prod(shape), start * prod(self.shape[1:])
         first, last = before // 8, -(-(before + count) // 8)
+        if len(self.bits) == 1 and self.lowest == 0:
+            found = loops.unpack(self.bits[0, first:last], before % 8, self.height, shape)
+            if found is not None:
+                return found
         planes = unpacked(self.bits[:, first:last], before % 8 + count)[:, before % 8 :]
         flat = planes[0].to(self.height)
         for bit, plane in enumerate(planes[1:], 1):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spikecal.kernels import loops
 from spikecal.ranks import Ranks
 
 BINS = 2048
@@ -34,6 +35,10 @@ class Histogram:
         maximum = _column_maximum(rows).double()
         exponent = _exponent(maximum)
         per_unit = torch.ldexp(torch.full_like(maximum, BINS), -exponent).to(rows.dtype)
+        clipped = torch.zeros_like(exponent, dtype=torch.int64) if clip is None else (rows >= clip).sum(0)
+        counts = loops.count_into_bins(rows, per_unit, BINS + 1)
+        if counts is not None:
+            return cls(counts, exponent, maximum, clipped)
         # float32 holds every index exactly up to 2**24; wider layers are counted a block of channels at a time
         block = (1 << 24) // (BINS + 1)
         parts = []
@@ -43,7 +48,6 @@ class Histogram:
             offset = torch.arange(width, device=rows.device, dtype=rows.dtype) * (BINS + 1)
             index = (part * per_unit[start : start + block]).ceil_().add_(offset).to(torch.int32)
             parts.append(torch.bincount(index.flatten(), minlength=width * (BINS + 1)).reshape(width, BINS + 1))
-        clipped = torch.zeros_like(exponent, dtype=torch.int64) if clip is None else (rows >= clip).sum(0)
         return cls(torch.cat(parts), exponent, maximum, clipped)
 
     @classmethod

@@ -139,23 +139,24 @@ def emit(
     spikes = torch.zeros_like(like) if signed and Want.TOTAL in want else total
     levels = over_steps(like, emitted, whole_numbers(neuron)) if Want.LEVELS in want else None
     potentials = over_steps(like, emitted) if Want.POTENTIALS in want else None
-    state = memory.nodes[end.name]
-    steps_of_parts = (
-        (own, passed, sent)
-        for charge, own, count in _charging(memory, arriving, steps, cells, flush)
-        for passed, sent in enumerate(neuron.advance(charge, state, own, count), 1)
-    )
-    for t, (own, passed, sent) in enumerate(steps_of_parts):
-        if total is not None:
-            total.add_(sent)
-        if signed and spikes is not None:
-            spikes.add_(sent.abs())
-        if levels is not None:
-            levels[t].copy_(sent)
-        if value is not None:
-            torch.mul(sent, cells.theta, out=value[t])
-        if potentials is not None:
-            potentials[t].copy_(neuron.potential(state, own, passed))
+    state, t = memory.nodes[end.name], 0
+    for charge, own, count in _charging(memory, arriving, steps, cells, flush):
+        parts = [None if kept is None else kept[t : t + count] for kept in (value, levels)]
+        if potentials is None and neuron.advance_at_once(charge, state, own, count, total, *parts):
+            t += count
+            continue
+        for passed, sent in enumerate(neuron.advance(charge, state, own, count), 1):
+            if total is not None:
+                total.add_(sent)
+            if signed and spikes is not None:
+                spikes.add_(sent.abs())
+            if levels is not None:
+                levels[t].copy_(sent)
+            if value is not None:
+                torch.mul(sent, cells.theta, out=value[t])
+            if potentials is not None:
+                potentials[t].copy_(neuron.potential(state, own, passed))
+            t += 1
     return Emission(arriving, steps, emitted, value, total, spikes, levels, potentials)
 
 

@@ -14,6 +14,7 @@ from spikecal.arguments import steps_of
 from spikecal.data.images import Data, Unreadable, none_readable, unreadable_files
 from spikecal.devices import CPU, device_of
 from spikecal.errors import ConfigError, ConversionError, DataError, FileError, SpikecalError, refuse_unreadable
+from spikecal.kernels import described
 from spikecal.pipeline import resolve_plan
 from spikecal.progress import Progress, Silent
 from spikecal.report.source import measured_of
@@ -95,12 +96,13 @@ def check_model(
     facts["stages"] = found.stages
     facts["linear_values"] = asdict(found.linear)
     facts["estimate"] = {"T": T, "pipeline": name, "seconds": found.seconds, "bytes": found.bytes}
+    facts["loops"] = described()
     facts["estimate"]["energy_ratio"] = found.energy.ratio
     rows = stage_rows(found.stages)
     cost = (
         f"{len(rows)} stages; {name} at T = {T} would take about {duration(found.seconds)} and "
         f"{size(found.bytes)} of memory for {pipeline.fixed.images:,} inputs of {'×'.join(map(str, shape))} "
-        f"(less memory: it goes to disk)"
+        f"(less memory: it goes to disk); loops by {facts['loops']}"
     )
     energy = f"about {100 * found.energy.ratio:.0f} % of the ANN's energy at T = {T}"
     energy += f": {found.energy.advice()}" if found.energy.ratio > 1 else ""

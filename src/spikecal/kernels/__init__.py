@@ -1,0 +1,44 @@
+"""Fast loops behind one interface: compiled by numba where that is installed. Torch's operations are the reference.
+
+Each function does the work and says so, or returns what means "not here": then the caller does it with torch. Both ways
+give the same values to the bit. `SPIKECAL_KERNELS=torch` in the environment asks for torch, `=numba` insists on numba.
+"""
+
+import logging
+import os
+from functools import cache
+from types import ModuleType
+
+from spikecal.errors import ConfigError
+
+VARIABLE, CHOICES = "SPIKECAL_KERNELS", ("torch", "numba")
+log = logging.getLogger(__name__)
+
+
+@cache
+def compiled() -> ModuleType | None:
+    """The compiled loops, if there are any to use."""
+    wanted = os.environ.get(VARIABLE, "")
+    if wanted not in ("", *CHOICES):
+        raise ConfigError(f"{VARIABLE} is {wanted!r}: it must be {' or '.join(CHOICES)}")
+    if wanted == "torch":
+        return None
+    try:
+        from spikecal.kernels import machine_code
+    except ImportError as error:
+        if wanted:
+            raise ConfigError(f"{VARIABLE} is numba, which cannot be imported ({error}): pip install numba") from error
+        return None
+    except RuntimeError as error:  # no folder can be written that numba would keep compiled code in
+        log.warning("numba cannot be used (%s): set NUMBA_CACHE_DIR to a folder that can be written", error)
+        return None
+    return machine_code
+
+
+def described() -> str:
+    """What runs the loops, for people."""
+    if compiled() is None:
+        return "torch"
+    from numba import __version__
+
+    return f"numba {__version__}"
