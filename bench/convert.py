@@ -1,21 +1,24 @@
 """Speed of conversion and of running, as ratios to passes of the ANN measured in the same run.
 
-    python bench/convert.py                      everything, into bench/results/convert.json
+    python bench/convert.py                      everything, into bench/results/convert.json; says what got worse
     python bench/convert.py --part resnet20      one network (or scaling, or memory), into the same file
     python bench/convert.py --profile resnet20   where the time of one conversion goes
 
 The ANN is the same network with BN folded, channels last. Weights are random, BN statistics are those of random
-images: speed does not depend on them, firing rates are ordinary.
+images: speed does not depend on them, firing rates are ordinary. Ratios are measured with compiled loops, where numba
+is installed, and by torch alone.
 """
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +27,15 @@ from torch import Tensor, nn
 from torch.fx.experimental.optimization import fuse
 
 import spikecal
+from spikecal import kernels
 from spikecal.files import write_whole
 from spikecal.zoo.models import build_model
 
 RESULT = Path(__file__).parent / "results" / "convert.json"
 NETWORKS = ("vgg16", "resnet20", "resnet32", "resnet44", "resnet56")
 T, BIAS_IMAGES, THRESHOLD_IMAGES = 16, 128, 1024
+RATIOS = ("convert_over_floor", "run_over_passes")
+NOISE = 1.05  # between two runs of the same code
 
 
 def network(name: str) -> nn.Module:
@@ -72,6 +78,18 @@ def medians(taken: dict[str, list[float]]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in taken.items()}
 
 
+@contextmanager
+def loops_by(choice: str) -> Iterator[None]:
+    """With loops by torch or numba, whatever is in use otherwise."""
+    os.environ[kernels.VARIABLE] = choice
+    kernels.compiled.cache_clear()
+    try:
+        yield
+    finally:
+        del os.environ[kernels.VARIABLE]
+        kernels.compiled.cache_clear()
+
+
 def measure(name: str, rounds: int) -> dict[str, Any]:
     model = network(name)
     ann = fuse(model).to(memory_format=torch.channels_last)
@@ -79,22 +97,46 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     few = many[:BIAS_IMAGES]
     results = [spikecal.convert(model, many, T=T, pipeline="lcp")]
     snn, stages = results[0].snn, len(results[0].snn.stages)
+
+    def run() -> None:
+        snn(few)
+
+    def convert() -> None:
+        results.append(spikecal.convert(model, many, T=T, pipeline="lcp"))
+
+    def by_torch(action: Callable[[], None]) -> Callable[[], None]:
+        return loops_by("torch")(action)
+
     with torch.no_grad():
         times = in_turn(
             rounds,
             passes=lambda: [ann(few) for _ in range(T)],
-            run=lambda: snn(few),
+            run=run,
+            run_torch=by_torch(run),
             floor=lambda: [ann(part) for part in ((few,) * (T + 1) + many.split(BIAS_IMAGES))],
-            convert=lambda: results.append(spikecal.convert(model, many, T=T, pipeline="lcp")),
+            convert=convert,
+            convert_torch=by_torch(convert),
         )
-    sweeps = [sum(record.seconds for record in result.records) for result in results[2:]]
+    sweeps = [sum(record.seconds for record in result.records) for result in results[3::2]]
     return {
         "seconds": medians(times),
         "stages": stages,
+        "loops": kernels.described(),
         "convert_over_floor": ratio(times["convert"], times["floor"]),
         "run_over_passes": ratio(times["run"], times["passes"]),
+        "convert_over_floor_torch": ratio(times["convert_torch"], times["floor"]),
+        "run_over_passes_torch": ratio(times["run_torch"], times["passes"]),
         "seconds_per_stage": statistics.median(sweeps) / stages,
     }
+
+
+def worse(name: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """The ratios of a network that grew by more than noise."""
+    return [
+        f"{name}: {key} was {before[key]:.2f} and is {now[key]:.2f}"
+        for key in RATIOS
+        if key in before and now[key] > NOISE * before[key]
+    ]
 
 
 def scaling(rounds: int) -> dict[str, Any]:
@@ -166,18 +208,24 @@ def main() -> None:
     wanted = arguments.part or [*NETWORKS, "scaling", "memory"]
     found: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     found |= {"machine": machine(), "T": T, "rounds": arguments.rounds}
+    got_worse: list[str] = []
     for part in wanted:
         if part in NETWORKS:
-            row = found.setdefault("networks", {})[part] = measure(part, arguments.rounds)
+            networks = found.setdefault("networks", {})
+            before, row = networks.get(part, {}), measure(part, arguments.rounds)
+            networks[part] = row
+            got_worse += worse(part, before, row)
             print(
-                f"{part:10s} LCP conversion / floor {row['convert_over_floor']:.2f}   "
-                f"T steps / T passes {row['run_over_passes']:.2f}   {1e3 * row['seconds_per_stage']:.0f} ms a stage"
+                f"{part:10s} LCP conversion / floor {row['convert_over_floor']:.2f} (by torch "
+                f"{row['convert_over_floor_torch']:.2f})   T steps / T passes {row['run_over_passes']:.2f} (by torch "
+                f"{row['run_over_passes_torch']:.2f})   {1e3 * row['seconds_per_stage']:.0f} ms per stage"
             )
         else:
             found[part] = scaling(arguments.rounds) if part == "scaling" else memory("resnet20")
             print(json.dumps({part: found[part]}, indent=1))
         RESULT.parent.mkdir(exist_ok=True)
         write_whole(RESULT, json.dumps(found, indent=1) + "\n")
+    print("\n".join(["worse than before:", *got_worse] if got_worse else ["nothing got worse"]))
     return None
 
 
