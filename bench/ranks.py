@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ from spikecal.zoo.models import build_model, load_model
 ROOT = Path(__file__).parents[1]
 RESULT, PAGE = ROOT / "bench" / "results" / "ranks.json", ROOT / "docs" / "distributed.md"
 MARKS = "<!-- by bench/ranks.py -->", "<!-- until here -->"
-T, IMAGES, ROUNDS = 32, 128, 3
+T, ROUNDS = 32, 3
+GIVEN, SWEPT, EVALUATED = 1024, 128, 256  # images: what `convert` is given by default, what LCP simulates, a test set
 FLOAT, FLAG = 8, 1  # bytes of a sum, and of whether a neuron has fired
 PAPER_T, COUNTS, RANKS = 64, (1024, 50_000), (8, 64, 512)
 BANDWIDTH, LATENCY = 1.25e9, 50e-6  # bytes per second and seconds of an ordinary network, 10 Gbit/s
@@ -59,23 +61,23 @@ class Bytes:
         return [b - a for a, b in zip(self.sent, self.sent[1:], strict=False)]
 
 
-def in_turn(name: str, task: Callable[[], Any], ranks: Group) -> dict[str, float]:
+def in_turn(task: Callable[[], Any], ranks: Group) -> dict[str, Any]:
     """Seconds of two processes at a task each and of both at one, the fastest of some rounds; what that is worth."""
-    taken: dict[str, list[float]] = {"apart": [], "together": []}
+    taken: dict[str, list[tuple[float, dict[str, float]]]] = {"apart": [], "together": []}
     for number in range(ROUNDS + 1):
-        ranks.wait()
-        started = time.perf_counter()
-        with apart():
-            task()
-        ranks.wait()
-        between = time.perf_counter()
-        task()
-        ranks.wait()
-        if number:  # the first round warms up
-            taken["apart"].append(between - started)
-            taken["together"].append(time.perf_counter() - between)
-    found = {way: min(seconds) for way, seconds in taken.items()}
-    return {**found, "efficiency": found["apart"] / (2 * found["together"])}
+        for way, alone in (("apart", apart), ("together", nullcontext)):
+            ranks.wait()
+            started = time.perf_counter()
+            with alone():
+                done = task()
+            ranks.wait()
+            parts = done.timings.to_dict() if isinstance(done, spikecal.Result) else {}
+            if number:  # the first round warms up
+                taken[way].append((time.perf_counter() - started, parts))
+    found = {way: min(rounds, key=lambda one: one[0]) for way, rounds in taken.items()}
+    seconds = {way: took for way, (took, _) in found.items()}
+    parts = {part: {way: each[part] for way, (_, each) in found.items()} for part in found["apart"][1]}
+    return {**seconds, "efficiency": seconds["apart"] / (2 * seconds["together"]), "parts": parts}
 
 
 def rank() -> None:
@@ -86,8 +88,8 @@ def rank() -> None:
     assert isinstance(ranks, Group)
     model, _ = load_model("resnet20", None)
     generator = torch.Generator().manual_seed(0)
-    images = torch.randn(IMAGES, 3, 32, 32, generator=generator)
-    labels = torch.zeros(IMAGES, dtype=torch.int64)
+    images = torch.randn(GIVEN, 3, 32, 32, generator=generator)
+    test = images[:EVALUATED], torch.zeros(EVALUATED, dtype=torch.int64)
     pipeline = spikecal.LCP
     watched = Bytes(ranks)
 
@@ -97,8 +99,8 @@ def rank() -> None:
     snn = convert().snn
     sent = watched.stages()
     found = {
-        "evaluate": in_turn("evaluate", lambda: spikecal.evaluate(snn, (images, labels)), ranks),
-        "lcp": in_turn("lcp", convert, ranks),
+        "evaluate": in_turn(lambda: spikecal.evaluate(snn, test), ranks),
+        "lcp": in_turn(convert, ranks),
         "bytes": sent,
     }
     if ranks.first:
@@ -151,9 +153,9 @@ def on_paper(rate: float) -> dict[str, Any]:
     rows = []
     for images in COUNTS:
         units = -(-images // unit)
-        alone = images * macs * (PAPER_T + 1) / rate
+        alone = images * macs * (PAPER_T + 2) / rate
         for ranks in RANKS:
-            kernels = -(-units // ranks) * unit * macs * (PAPER_T + 1) / rate
+            kernels = -(-units // ranks) * unit * macs * (PAPER_T + 2) / rate
             chunks = [max(1, -(-size // (FLOAT * CHUNK))) for size in per_stage]
             passing = sum(
                 (ranks - 1 + count) * (LATENCY + min(size, FLOAT * CHUNK) / BANDWIDTH)
@@ -172,14 +174,23 @@ def on_paper(rate: float) -> dict[str, Any]:
     return {**facts, "macs": macs, "unit": unit, "rows": rows}
 
 
+def _row(title: str, one: dict[str, Any]) -> str:
+    reached = one["apart"] / (2 * one["together"])
+    return f"| {title} | {one['apart']:.2f} s | {one['together']:.2f} s | {100 * reached:.0f} % |"
+
+
 def page(found: dict[str, Any]) -> str:
     """The tables of docs/distributed.md."""
     paper, sent, expected = found["paper"], found["bytes"], found["expected"]
     lines = ["| ResNet-20, T = 32 | two tasks at once | one by both | of two processes |", "|---|---|---|---|"]
-    for name, title in (("evaluate", "`evaluate`"), ("lcp", "`convert`, LCP")):
-        one = found[name]
-        seconds = f"{one['apart']:.1f} s | {one['together']:.1f} s"
-        lines.append(f"| {title}, {IMAGES} images | {seconds} | {100 * one['efficiency']:.0f} % |")
+    titles = {
+        "evaluate": f"`evaluate`, {EVALUATED} images",
+        "lcp": f"`convert`, LCP, {GIVEN:,} images ({SWEPT} of them in the sweep)",
+    }
+    parts = {"lower": "tracing and lowering", "thresholds": "histograms", f"T={T}": "thresholds and sweep"}
+    for name, title in titles.items():
+        lines.append(_row(title, found[name]))
+        lines += [_row(f"… {parts[part]}", one) for part, one in found[name]["parts"].items()]
     small = (
         f"{sum(sent) / 1e6:.2f} MB from each rank in its {len(sent)} stages, {max(sent) / 1e3:.0f} kB in the largest"
     )
@@ -208,7 +219,7 @@ def main() -> None:
     found = two_ranks()
     model, _ = load_model("resnet20", None)
     found["expected"], _, macs, _ = stage_bytes(model, torch.randn(1, 3, 32, 32))
-    found["rate"] = IMAGES * macs * (T + 1) / found["lcp"]["apart"]
+    found["rate"] = (SWEPT * (T + 1) + GIVEN) * macs / found["lcp"]["apart"]
     found["paper"] = on_paper(found["rate"])
     write_whole(RESULT, json.dumps({**found, "machine": {**machine(), "threads": 1}}, indent=1) + "\n")
     before, rest = PAGE.read_text().split(MARKS[0])

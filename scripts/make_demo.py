@@ -16,10 +16,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from spikecal.analysis.evaluate import accuracy
 from spikecal.data.prepare import Loader
 from spikecal.data.sets.demo import SHEETS, pack
 from spikecal.data.sources import Data, data_root, load_data, subset
+from spikecal.evaluation import accuracy
 from spikecal.files import write_whole
 from spikecal.training.export import export_weights, training_facts, write_card
 from spikecal.training.loop import train

@@ -31,6 +31,14 @@ def test_the_order_names_everything_once() -> None:
     assert sorted(stated()) == sorted(below - {"__init__", "__main__"})
 
 
+def test_calibrators_and_analysis_know_nothing_of_ranks() -> None:
+    """Only what drives a calibration, and sums over images, does."""
+    driving = {"divergence", "samples", "sweep", "view", "whole"}
+    files = [*(PACKAGE / "analysis").rglob("*.py"), *(PACKAGE / "calibration").rglob("*.py")]
+    knowing = {file.stem for file in files if "ranks" in imported(file) or ".ranks" in file.read_text()}
+    assert knowing == driving
+
+
 def test_no_import_points_against_the_order() -> None:
     place = {name: i for i, name in enumerate(stated())}
     against = [

@@ -26,7 +26,7 @@ def waiting(context: Context, T: int, wait: int) -> SpikingNetwork:
     """The network before its phases: neurons with thresholds and the half step of rounding."""
     network = SpikingNetwork(context.ann.clone(), T, dict.fromkeys(layers(context.ann), wait))
     dtype = context.images[0][0].dtype
-    set_neurons(network, histograms(context)[0], context.pipeline, dtype, context.shapes)
+    set_neurons(network, histograms(context)[0], context.pipeline, dtype, context.shapes, context.ranks)
     return network
 
 

@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from spikecal import detection
     from spikecal.analysis.checking import Check, check
-    from spikecal.analysis.evaluate import Evaluation, evaluate
+    from spikecal.analysis.evaluate import Evaluation
     from spikecal.analysis.inspection import inspect
     from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
     from spikecal.calibration.finetune import FineTune
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         SpikecalError,
         TrainingError,
     )
+    from spikecal.evaluation import evaluate
     from spikecal.graph.stages import Stage
     from spikecal.neurons import Cells, IntegrateAndFire, Neuron
     from spikecal.pipeline import ACP, AUTO, BASELINE, LCP, MAXACT, PC, PERCENTILE, Pipeline
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 # The public names, and where they live. They are imported on first use: torch takes seconds, `--help` should not.
 _HOMES = {
     "spikecal.analysis.checking": ("Check", "check"),
-    "spikecal.analysis.evaluate": ("Evaluation", "evaluate"),
+    "spikecal.analysis.evaluate": ("Evaluation",),
     "spikecal.analysis.inspection": ("inspect",),
     "spikecal.calibration.calibrators": ("Bias", "Calibrator", "Potential", "Weights"),
     "spikecal.calibration.finetune": ("FineTune",),
@@ -72,6 +73,7 @@ _HOMES = {
         "SpikecalError",
         "TrainingError",
     ),
+    "spikecal.evaluation": ("evaluate",),
     "spikecal.graph.stages": ("Stage",),
     "spikecal.neurons": ("Cells", "IntegrateAndFire", "Neuron"),
     "spikecal.pipeline": ("ACP", "AUTO", "BASELINE", "LCP", "MAXACT", "PC", "PERCENTILE", "Pipeline"),

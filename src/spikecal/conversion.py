@@ -182,7 +182,7 @@ def _calibrated(
         started = time.perf_counter()
         found = decide(plan, held, steps, latency, per_image)
         network = SpikingNetwork(context.ann.clone(), found.T, found.waits)
-        set_neurons(network, seen, found.pipeline, dtype, context.shapes)
+        set_neurons(network, seen, found.pipeline, dtype, context.shapes, context.ranks)
         records += run_phases(replace(context, pipeline=found.pipeline), network, per_image)
         networks[found.T], decisions[found.T] = network, found
         expected = _expected(network, seen, context.shapes)

@@ -46,7 +46,11 @@ class TrainingError(SpikecalError):
 
 
 class RankError(SpikecalError):
-    """Another process of the same task is lost, stuck or has failed."""
+    """Another process of the same task is lost, stuck or has failed. All ranks raise it; one of them is to `tell`."""
+
+    def __init__(self, message: str, tell: bool = True) -> None:
+        super().__init__(message)
+        self.tell = tell
 
 
 def refuse_unreadable(data: str, unreadable: Mapping[str, str]) -> None:

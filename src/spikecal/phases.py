@@ -85,20 +85,24 @@ def set_neurons(
     pipeline: Pipeline,
     dtype: torch.dtype,
     shapes: Shapes,
+    ranks: Ranks,
 ) -> None:
     """Give every layer its kind of neuron, its threshold and the half step of rounding; linear values have theirs."""
-    for stage in network.stages:
-        op = stage.end.op
-        if not isinstance(op, Spike):
-            continue
+    layers = {stage.name: stage.end.op for stage in network.stages if isinstance(stage.end.op, Spike)}
+    for op in layers.values():
         if not isinstance(op, SignedSpike):
             op.neuron = pipeline.neuron
-        largest = op.neuron.alphabet[-1]
-        quantiser = pipeline.quantiser if op.neuron.floors else "round"
-        # the search is for the largest value that a mean can have, in so many steps as it has levels
-        reach = solve_threshold(pipeline, stage.name, histograms[stage.name], network.T * largest, quantiser).to(dtype)
-        theta = pipeline.threshold.within(reach, op.clip) / largest
-        set_threshold(op, theta, network.T, pipeline)
+
+    def reach(name: str) -> Tensor:
+        """The largest value that a mean can have, in so many steps as it has levels."""
+        neuron = layers[name].neuron
+        quantiser = pipeline.quantiser if neuron.floors else "round"
+        return solve_threshold(pipeline, name, histograms[name], network.T * neuron.alphabet[-1], quantiser)
+
+    reached = ranks.each_once({name: float(len(histograms[name].maximum)) for name in layers}, reach)
+    for name, op in layers.items():
+        most = reached[name].to(histograms[name].maximum.device, dtype)
+        set_threshold(op, pipeline.threshold.within(most, op.clip) / op.neuron.alphabet[-1], network.T, pipeline)
     if len(pipeline.neuron.alphabet) > 2:
         set_pool_units(network.graph, shapes)
 

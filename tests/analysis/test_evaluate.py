@@ -11,10 +11,12 @@ from networks import images, residual
 from torch import nn
 
 import spikecal
-from spikecal.analysis.complexity import accuracy_against_images, parameter_bytes, timing
-from spikecal.analysis.evaluate import Evaluation, accuracy, first_within, original, steps_needed
+from spikecal.analysis.complexity import parameter_bytes, timing
+from spikecal.analysis.evaluate import Evaluation, first_within, original, steps_needed
 from spikecal.calibration.calibrators import Weights
 from spikecal.errors import ConfigError, DataError
+from spikecal.evaluation import accuracy
+from spikecal.figures import accuracy_against_images
 from spikecal.pipeline import ACP
 from spikecal.snn.origin import Origin, Timings
 

@@ -11,7 +11,7 @@ from cli.calls import Run, fails
 from PIL import Image
 from torch import nn
 
-from spikecal.analysis.figures import Settings, Subject, draw
+from spikecal.figures import Settings, Subject, draw
 
 NETWORK = """
 import torch

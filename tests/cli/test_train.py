@@ -13,10 +13,10 @@ from cli.calls import on_terminal
 from PIL import Image
 from safetensors.torch import load_file
 
-from spikecal.analysis.evaluate import accuracy
 from spikecal.cli.main import main
 from spikecal.data.prepare import Loader
 from spikecal.data.sources import load_data
+from spikecal.evaluation import accuracy
 from spikecal.zoo.models import load_model
 
 Run = Callable[..., tuple[int, str, str]]

@@ -147,12 +147,12 @@ def refusals() -> Iterator[tuple[str, Callable[[Ranks], Any]]]:
     """Calls that ranks make with something of their own, by what that is."""
 
     def version(ranks: Ranks) -> None:
-        kept = spikecal.ranks.__version__
-        spikecal.ranks.__version__ = kept + (".dev" if ranks.rank == 1 else "")
+        kept = spikecal.ranks.group.__version__
+        spikecal.ranks.group.__version__ = kept + (".dev" if ranks.rank == 1 else "")
         try:
             converted(residual(), images(4), T=2, pipeline="lcp")
         finally:
-            spikecal.ranks.__version__ = kept
+            spikecal.ranks.group.__version__ = kept
 
     yield "version", version
     yield "weights", lambda ranks: converted(residual(ranks.rank % 2), images(4), T=2, pipeline="lcp")

@@ -4,6 +4,7 @@ Some ranks are killed, stopped or put to sleep. Each group meets at a port of it
 """
 
 import ctypes
+import hashlib
 import json
 import os
 import shutil
@@ -28,8 +29,10 @@ from networks import images, residual
 
 import spikecal
 import spikecal.conversion
-import spikecal.ranks
+import spikecal.ranks.watch
+from spikecal.data.download import Checksum, download
 from spikecal.errors import ConfigError, RankError
+from spikecal.files import lock
 from spikecal.ranks import Ranks, apart, current
 from spikecal.workdir import Workdir
 
@@ -63,7 +66,7 @@ class Started:
                 dist.init_process_group("gloo", init_method=where, rank=rank, world_size=self.count)
                 found = {"found": work(current())}
             except (ConfigError, RankError) as error:
-                found = {"error": type(error).__name__, "told": str(error)}
+                found = {"error": type(error).__name__, "told": str(error), "tells": getattr(error, "tell", True)}
             except BaseException:
                 found = {"error": "another one", "told": traceback.format_exc()}
             found["seconds"] = time.monotonic() - self.began
@@ -143,6 +146,7 @@ def all_of(folder: Path, resumed: Path) -> Work:
         found["refused"] = cases.refused(ranks)
         found["resumed"] = resume(resumed, folder)
         found["at once"] = at_once(ranks, folder)
+        found["fetched"] = fetched(ranks, folder)
         found["failed"] = failed(ranks)
         return found
 
@@ -165,6 +169,24 @@ def at_once(ranks: Ranks, folder: Path) -> str | None:
         except ConfigError as error:
             return str(error)
     return None
+
+
+def fetched(ranks: Ranks, folder: Path) -> str:
+    """What ranks get of a file that the first is still fetching; there is nobody at the address to fetch it from."""
+    target = folder / "weights.bin"
+    if ranks.first:
+        with target.with_name("weights.bin.part").open("wb") as file:
+            assert lock(file)
+            ranks.wait()
+            time.sleep(1)
+            file.write(b"all of it")
+            file.flush()
+            os.replace(file.name, target)
+    else:
+        ranks.wait()
+        digest = hashlib.sha256(b"all of it").hexdigest()
+        download(f"http://127.0.0.1:{free_port()}/weights.bin", target, Checksum("sha256", digest))
+    return target.read_text()
 
 
 class Unreadable(torch.utils.data.Dataset[torch.Tensor]):
@@ -193,23 +215,24 @@ def failed(ranks: Ranks) -> str:
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    spikecal.ranks.STUCK = 20.0  # seconds, less than half of what it is: tests have no time
-    works = {name: folder / name / "work" for name in ("killed", "stopped", "asleep")}
+    spikecal.ranks.watch.STUCK = 20.0  # seconds, less than half of what it is: tests have no time
+    works = {name: folder / name / "work" for name in ("killed", "stopped", "asleep", "frozen")}
     ways = {
         "killed": (2, 1, lambda: os.kill(os.getpid(), signal.SIGKILL)),
         "stopped": (3, 2, lambda: os.kill(os.getpid(), signal.SIGSTOP)),
         "asleep": (2, 0, lambda: time.sleep(600)),
+        "frozen": (3, 0, lambda: os.kill(os.getpid(), signal.SIGSTOP)),
     }
     lost = {
         name: Started(folder / name / "group", count, lost_by(rank, how, works[name]), victim=rank)
         for name, (count, rank, how) in ways.items()
     }
     report: dict[str, Any] = {}
-    for count, name in ((2, "killed"), (3, "stopped")):
+    for count, name in ((3, "killed"), (2, "stopped")):  # another number of ranks than were there before
         report[name] = lost[name].end()
         place = folder / f"group{count}"
         report[f"group{count}"] = Started(place, count, all_of(place, works[name])).end()
-    report["asleep"] = lost["asleep"].end()
+    report["asleep"], report["frozen"] = lost["asleep"].end(), lost["frozen"].end()
     report["apart"] = networks_apart()
     if report["apart"] is None:
         lcp = lambda ranks: cases.print_of(cases.converted(residual(), images(24), **cases.EXACT["lcp"]), folder)  # noqa: E731

@@ -73,7 +73,12 @@ def test_between_network_namespaces(report: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("way", "lost", "said"),
-    [("killed", 1, "no longer answers"), ("stopped", 2, "no longer answers"), ("asleep", 0, "has not got on for 20 s")],
+    [
+        ("killed", 1, "no longer answers"),
+        ("stopped", 2, "no longer answers"),
+        ("asleep", 0, "has not got on for 20 s"),
+        ("frozen", 0, "no longer answers"),  # where all meet
+    ],
 )
 def test_where_a_rank_is_lost_all_others_end_within_a_minute(
     report: dict[str, Any], way: str, lost: int, said: str
@@ -87,9 +92,13 @@ def test_where_a_rank_is_lost_all_others_end_within_a_minute(
             assert found["seconds"] < MINUTE
 
 
+def test_of_a_lost_rank_one_of_the_others_tells(report: dict[str, Any]) -> None:
+    assert [found["tells"] for found in report["stopped"] if found is not None].count(True) == 1
+
+
 def test_a_conversion_resumes_with_another_number_of_ranks(report: dict[str, Any]) -> None:
     resumed = [ranks_of(report, 2)[0]["resumed"], ranks_of(report, 3)[0]["resumed"], report["alone"]["resumed"]]
-    for found in resumed:  # of two ranks with two, of three with three, of two with one
+    for found in resumed:  # of three ranks with two, of two with three, of two with one
         assert found["print"] == report["uninterrupted"]
         assert found["before"] > 2 and found["again"] == 0
 
@@ -117,6 +126,11 @@ def test_one_of_several_that_start_at_once_gets_the_working_directory(report: di
     told = [found["at once"] for found in ranks_of(report, count)]
     assert told.count(None) == 1
     assert all("is being used by another process" in one for one in told if one is not None)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_what_one_rank_fetches_the_others_wait_for(report: dict[str, Any], count: int) -> None:
+    assert [found["fetched"] for found in ranks_of(report, count)] == ["all of it"] * count
 
 
 # -- one rank --------------------------------------------------------------------------------------------------

@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from spikecal.analysis.evaluate import Evaluation, evaluate
+from spikecal.analysis.evaluate import Evaluation
 from spikecal.calibration.calibrators import Bias, Potential, Weights
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile
 from spikecal.conversion import convert
 from spikecal.data.images import Data
 from spikecal.data.prepare import Prepared
+from spikecal.evaluation import evaluate
 from spikecal.pipeline import BASELINE, LCP, Pipeline
 from spikecal.reproduce.cells import Cell
 from spikecal.reproduce.classifiers import Classifier

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spikecal.analysis.evaluate import accuracy
 from spikecal.data.card import Card
 from spikecal.data.prepare import Loader
 from spikecal.data.sources import Data, load_data
 from spikecal.errors import ConfigError, DataError, FileError, SpikecalError, TrainingError
+from spikecal.evaluation import accuracy
 from spikecal.training import checkpoint
 from spikecal.training.loop import EpochRecord, Training, train
 from spikecal.training.recipes import QUICK, Recipe

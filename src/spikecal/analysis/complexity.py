@@ -1,20 +1,15 @@
-"""What a conversion costs: seconds by phase and stage, bytes of a parameter set, and images."""
+"""What a conversion costs: seconds by phase and stage, and bytes of a parameter set."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from spikecal.analysis.evaluate import evaluate
-from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
-from spikecal.conversion import convert
+from spikecal.calibration.calibrators import Bias, Potential, Weights
 from spikecal.graph.graph import Graph
 from spikecal.graph.ops import Joint, Spike
 from spikecal.graph.stages import Stage, partition
-from spikecal.pipeline import Pipeline, resolve
-from spikecal.progress import Progress
 from spikecal.result import Result
 from spikecal.snn.execute import Shapes, shapes_of
 
@@ -70,26 +65,3 @@ def _channels(stage: Stage, shapes: Shapes) -> int:
     op = stage.end.op
     assert isinstance(op, (Spike, Joint))
     return shapes[stage.name][op.channel]
-
-
-def accuracy_against_images(
-    model: nn.Module,
-    images: Any,
-    test: Any,
-    counts: Sequence[int],
-    *,
-    T: int = 8,
-    pipeline: Pipeline | str = "lcp",
-    seeds: Sequence[int] = (0, 1, 2),
-    progress: Progress | None = None,
-) -> dict[int, list[float]]:
-    """Accuracy on `test` after calibration with so many images, for every seed that chooses them.
-
-    Thresholds keep their own images: the calibrators' are what is varied, as in the paper's study.
-    """
-    found: dict[int, list[float]] = {}
-    for count in counts:
-        varied = resolve(pipeline).changed(Calibrator, images=count)
-        networks = (convert(model, images, T=T, pipeline=varied, seed=seed, progress=progress) for seed in seeds)
-        found[count] = [evaluate(result.snn, test, progress=progress).accuracy[-1] for result in networks]
-    return found

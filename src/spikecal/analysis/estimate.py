@@ -19,7 +19,6 @@ from spikecal.graph.stages import Stage, last_uses, partition
 from spikecal.phases import MEASURED, image_passes, images_of
 from spikecal.pipeline import Auto, Pipeline, Plan
 from spikecal.progress import Silent
-from spikecal.ranks import Ranks
 from spikecal.snn.execute import Shapes, shapes_of
 
 
@@ -48,7 +47,7 @@ def estimate(network: nn.Module, images: Tensor, keep: Sequence[str], T: int, pl
 def _energy(graph: Graph, images: Tensor, shapes: Shapes, T: int, pipeline: Pipeline) -> Expected:
     """With the thresholds that the pipeline would find on these images."""
     rates = {}
-    for name, seen in observe(graph, [(images,)], [shapes], Silent(), Ranks()).items():
+    for name, seen in observe(graph, [(images,)], [shapes], Silent()).items():
         op: Any = graph.nodes[name].op
         theta = pipeline.threshold.within(pipeline.threshold.solve(seen, T, pipeline.quantiser), op.clip)
         rates[name] = expected_rate(seen, theta)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
@@ -11,17 +11,15 @@ from torch import Tensor, nn
 
 from spikecal.analysis.energy import Energy, EnergyMeter
 from spikecal.calibration.images import is_list_of_batches
-from spikecal.devices import Device, device_of, placed, tensors_on, whatever_the_default
+from spikecal.devices import tensors_on
 from spikecal.errors import ConfigError, DataError
-from spikecal.graph.graph import Graph, describe
+from spikecal.graph.graph import Graph
 from spikecal.graph.ops import Conv, Joint, Spike
 from spikecal.pipeline import Pipeline
-from spikecal.progress import Progress, Watching, watched
-from spikecal.ranks import Ranks, current, together
+from spikecal.progress import Progress
 from spikecal.snn.execute import shapes_of
 from spikecal.snn.network import SpikingNetwork
 from spikecal.tensors import as_labels, as_tensor
-from spikecal.workdir import fingerprint
 
 BATCH = 250
 EXACT = 1e-9  # shares of whole images: what floats may differ by
@@ -102,63 +100,9 @@ def steps_needed(found: Iterable[Evaluation], points: float) -> Evaluation | Non
     return min(near, key=lambda e: e.T, default=None)
 
 
-@together
-@whatever_the_default
-def evaluate(
-    snn: SpikingNetwork,
-    data: Any,
-    progress: Watching = None,
-    *,
-    ann: nn.Module | Graph | None = None,
-    device: Device = None,
-) -> Evaluation:
-    """Run `snn` once over `data`: a pair of tensors (images, labels), a dataset of pairs or a loader of batches.
-
-    With `ann`, the network it was made of, the answers are also compared with its own, and labels are not needed.
-    Networks with other outputs than classes are run on images alone: rates, spikes and energy are counted.
-    `progress`: True for a bar, or a function of phase, done and total. `device`: where to run, by
-    default where `snn` is.
-    """
-    if not isinstance(snn, SpikingNetwork):
-        raise ConfigError(f"evaluate takes a spiking network, such as result.snn, not {type(snn).__name__}")
-    home = device_of(device)
-    moved: Any = placed(snn, home)
-    with watched(current().shown(progress)) as watcher:
-        return _evaluated(moved, data, watcher, placed(ann, home) if isinstance(ann, nn.Module) else ann)
-
-
-def _evaluated(snn: SpikingNetwork, data: Any, progress: Progress, ann: nn.Module | Graph | None) -> Evaluation:
-    ranks = current()
-    ranks.agree("evaluate", lambda: {"network": fingerprint(snn.state_dict().values(), [snn.T, describe(snn.graph)])})
-    counts, meter, read = _Counts(snn.T), EnergyMeter(snn), Seen(ranks)
-    home = next(snn.parameters())
-    answers = None if ann is None else answering(ann)
-    for number, (x, labels) in enumerate(batches(data, progress, _image_dims(snn.graph))):
-        x = x.to(home.device, home.dtype)
-        if not _gives_classes(snn, x):
-            if labels is not None:
-                raise DataError("accuracy needs one output of classes: give images alone to count spikes and energy")
-            answers = None
-        elif labels is None and answers is None:
-            raise DataError("evaluation needs labels: batches of (images, labels); or the ANN to compare with")
-        read.add(x, labels)
-        calls = x.split(snn.images_per_call(x))  # few enough that their counts are still in the processor's caches
-        own = [calls[i] for i in ranks.each(len(calls), turn=number)]
-        if own:
-            first = sum(map(len, calls[: ranks.share(len(calls), turn=number).start]))
-            mine = slice(first, first + sum(map(len, own)))
-            counts.add(snn, own, meter, None if labels is None else labels[mine], answers and answers(x[mine]))
-    read.check("evaluate")
-    totals, whole = _Counts(snn.T), EnergyMeter(snn)
-    for _, (counted, tallied) in ranks.gathered({}, [asdict(counts), meter.tallies()]):
-        totals.merge(_Counts(**counted))
-        whole.merge(tallied)
-    return totals.evaluation(snn, whole.result(), answers is not None)
-
-
 @dataclass
-class _Counts:
-    """What is counted over images. All are whole numbers: the same in any order, and on any number of ranks."""
+class Counts:
+    """What is counted over images. All are whole numbers: the same in any order, whoever counts."""
 
     T: int
     images: int = 0
@@ -205,7 +149,7 @@ class _Counts:
             self.agreed = _added(self.agreed, (found == expected).sum(1).tolist())
             self.ann_right += 0 if labels is None else int((expected == labels.cpu()).sum())
 
-    def merge(self, other: "_Counts") -> None:
+    def merge(self, other: "Counts") -> None:
         self.images += other.images
         self.right, self.agreed = _added(self.right, other.right), _added(self.agreed, other.agreed)
         self.ann_right += other.ann_right
@@ -237,21 +181,7 @@ def _added(one: Sequence[int], two: Sequence[int]) -> list[int]:
     return [a + b for a, b in zip_longest(one, two, fillvalue=0)]
 
 
-class Seen:
-    """The images and labels that this rank was given: all ranks should be given the same, and take a share each."""
-
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks, self._prints = ranks, list[str]()
-
-    def add(self, images: Tensor, labels: Tensor | None) -> None:
-        if self._ranks.count > 1:
-            self._prints.append(fingerprint([images] if labels is None else [images, labels], []))
-
-    def check(self, call: str) -> None:
-        self._ranks.agree(call, lambda: {"images": fingerprint([], self._prints)})
-
-
-def _gives_classes(snn: SpikingNetwork, x: Tensor) -> bool:
+def gives_classes(snn: SpikingNetwork, x: Tensor) -> bool:
     """Whether the output is one row of classes for each image, as far as that is known without its analog head."""
     output = snn.graph.output
     if snn.head is not None:
@@ -259,7 +189,7 @@ def _gives_classes(snn: SpikingNetwork, x: Tensor) -> bool:
     return isinstance(output, str) and len(shapes_of(snn.graph, (x[:1],))[output]) == 2
 
 
-def _image_dims(graph: Graph) -> int | None:
+def image_dims(graph: Graph) -> int | None:
     """Dimensions of one image, as far as a convolution tells."""
     weights = (node.op.tensors()["weight"] for node in graph.nodes.values() if isinstance(node.op, Conv))
     return next((weight.ndim - 1 for weight in weights), None)
@@ -351,19 +281,6 @@ def _same(one: Tensor, two: Tensor) -> bool:
     near = max(SAME, *(4 * torch.finfo(t.dtype).eps for t in (one, two)))
     a, b = one.detach().cpu().double(), two.detach().cpu().double()
     return float((a - b).norm()) <= near * max(float(a.norm()), float(b.norm()))
-
-
-@torch.no_grad()
-def accuracy(model: nn.Module | Graph, data: Any, progress: Progress | None = None) -> float:
-    """Share of right answers of an ordinary network."""
-    right, images, ranks = 0, 0, current()
-    answers = answering(model)
-    for number, (x, labels) in enumerate(labelled_batches(data, progress)):
-        ranks.beat()
-        images += len(x)
-        if number % ranks.count == ranks.rank:
-            right += int((answers(x) == labels.cpu()).sum())
-    return int(ranks.counted(torch.tensor(right))) / images
 
 
 def labelled_batches(data: Any, progress: Progress | None) -> Iterator[tuple[Tensor, Tensor]]:

@@ -86,13 +86,12 @@ class FineTune(NetworkPhase):
             parameter.requires_grad_()
             parameter.grad = torch.zeros_like(parameter)  # for what no output depends on
         for inputs, share in self._batch(whole, number):
-            whole.ranks.beat()
             (target,) = ann_outputs(whole.ann, [inputs])
             with torch.enable_grad():
                 found = divergence(target, output_values(graph, *inputs), variances, self.temperature)
                 if found.requires_grad:
                     (share * found.mean()).backward()
-        whole.ranks.add_up([parameter.grad for parameter in learned.values() if parameter.grad is not None])
+        whole.add_up([parameter.grad for parameter in learned.values() if parameter.grad is not None])
         # what is learned of a threshold is its logarithm
         inner = {key: parameter.detach() if key.endswith(":theta") else 1 for key, parameter in learned.items()}
         return {key: parameter.grad * inner[key] for key, parameter in learned.items() if parameter.grad is not None}
@@ -106,7 +105,7 @@ class FineTune(NetworkPhase):
         return aim
 
     def _batch(self, whole: Whole, number: int) -> Iterator[tuple[Inputs, float]]:
-        """This rank's images of a batch in parts, as few as memory for activations allows, and the share of each."""
+        """This process's images of a batch in parts, as few as memory for activations allows, and the share of each."""
         generator = torch.Generator().manual_seed((1_000_003 * whole.seed + number) % 2**63)
         groups: dict[tuple[torch.Size, ...], list[Inputs]] = {}
         for image in whole.images:
@@ -121,8 +120,8 @@ class FineTune(NetworkPhase):
         )
         shapes = whole.network.course(inputs).shapes
         most = max(1, LEARNED_FLOATS // sum(math.prod(shape[1:]) for shape in shapes.values()))
-        own = whole.ranks.share(len(chosen), turn=number)
-        for part in zip(*(x[own.start : own.stop].split(most) for x in inputs), strict=True):
+        own = whole.share(len(chosen), turn=number)
+        for part in zip(*(x[own].split(most) for x in inputs), strict=True):
             if len(part[0]):
                 yield part, len(part[0]) / len(chosen)
 

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from spikecal.kernels import loops
-from spikecal.ranks import Ranks
 
 BINS = 2048
 PARTS = ("counts", "exponent", "maximum", "clipped")  # what a histogram is made of, in files
@@ -57,22 +56,16 @@ class Histogram:
         counts = torch.zeros(channels, 1 + BINS, dtype=torch.int64, device=device)
         return cls(counts, _exponent(maximum), maximum, torch.zeros_like(counts[:, 0]))
 
-    def everywhere(self, ranks: Ranks) -> "Histogram":
-        """Merged with those of all other ranks: counts are whole numbers, and add up to the same in any order."""
-        exponent = ranks.largest(self.exponent)
-        counts = ranks.counted(torch.cat([self._widened(exponent), self.clipped[:, None]], 1))
-        return Histogram(counts[:, :-1].contiguous(), exponent, ranks.largest(self.maximum), counts[:, -1].contiguous())
-
     def merge(self, other: "Histogram") -> "Histogram":
         exponent = torch.maximum(self.exponent, other.exponent)
-        counts = self._widened(exponent) + other._widened(exponent)
+        counts = self.widened(exponent) + other.widened(exponent)
         maximum = torch.maximum(self.maximum, other.maximum)
         return Histogram(counts, exponent, maximum, self.clipped + other.clipped)
 
     def layer(self) -> "Histogram":
         """All channels as one."""
         exponent = self.exponent.max().expand_as(self.exponent)
-        counts = self._widened(exponent).sum(0, keepdim=True)
+        counts = self.widened(exponent).sum(0, keepdim=True)
         return Histogram(counts, exponent[:1], self.maximum.max()[None], self.clipped.sum()[None])
 
     def edges(self) -> Tensor:
@@ -92,7 +85,7 @@ class Histogram:
         lower = edges.gather(1, (bin - 1).clamp_(min=0))
         return torch.minimum((lower + (upper - lower) * inside)[:, 0], self.maximum)
 
-    def _widened(self, exponent: Tensor) -> Tensor:
+    def widened(self, exponent: Tensor) -> Tensor:
         """The counts with the bins of width `2**exponent / BINS`."""
         growth = exponent - self.exponent
         if not growth.any():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spikecal.calibration.divergence import ann_outputs, distances, standard_error
+from spikecal.calibration.divergence import ann_outputs, standard_error
 from spikecal.calibration.images import batches
 from spikecal.calibration.whole import NetworkPhase, State, Whole
 from spikecal.graph.graph import Graph
@@ -35,9 +35,10 @@ class ReadOut(NetworkPhase):
         network, grouped = whole.network, batches(whole.images, 16, ())
         tried = warm_ups(network.T)
         targets = ann_outputs(whole.ann, grouped)
-        found = [network.outputs_after(*grouped[i], warm_ups=tried) for i in whole.ranks.each(len(grouped))]
-        each = [distances([outputs[i] for outputs in found], targets, whole.ranks) for i in range(len(tried))]
-        return {"warm_up": torch.tensor(whole.ranks.decided(best(tried, each)))}
+        own = grouped[whole.share(len(grouped))]
+        found = [network.outputs_after(*batch, warm_ups=tried) for batch in own]
+        each = [whole.distances([outputs[i] for outputs in found], targets) for i in range(len(tried))]
+        return {"warm_up": torch.tensor(whole.decided(best(tried, each)))}
 
     def finish(self, whole: Whole, state: State) -> Graph:
         whole.network.warm_up = int(state["warm_up"])

@@ -54,10 +54,10 @@ class StageRecord:
 
 @torch.no_grad()
 def observe(
-    graph: Graph, batches: Sequence[Inputs], shapes: Sequence[Shapes], progress: Progress, ranks: Ranks
+    graph: Graph, batches: Sequence[Inputs], shapes: Sequence[Shapes], progress: Progress, ranks: Ranks | None = None
 ) -> dict[str, Histogram]:
     """One pass of the ANN: a histogram of every activation, over the batches of all ranks."""
-    stages = partition(graph)
+    ranks, stages = ranks or Ranks(), partition(graph)
     channels = {stage.name: stage.end.op.channel for stage in stages if isinstance(stage.end.op, Spike)}
     device = batches[0][0].device
     found = {name: Histogram.empty(shapes[0][name][channel], device) for name, channel in channels.items()}
@@ -69,7 +69,16 @@ def observe(
                 seen = Histogram.of(value[0].abs(), stage.end.op.channel, stage.end.op.clip)
                 found[stage.name] = found[stage.name].merge(seen)
         progress.advance()
-    return {name: histogram.everywhere(ranks) for name, histogram in found.items()}
+    return {name: _over_ranks(histogram, ranks) for name, histogram in found.items()}
+
+
+def _over_ranks(own: Histogram, ranks: Ranks) -> Histogram:
+    """Merged with those of all other ranks: counts are whole numbers, and add up to the same in any order."""
+    if ranks.count == 1:
+        return own
+    exponent = ranks.largest(own.exponent)
+    counts = ranks.counted(torch.cat([own.widened(exponent), own.clipped[:, None]], 1))
+    return Histogram(counts[:, :-1].contiguous(), exponent, ranks.largest(own.maximum), counts[:, -1].contiguous())
 
 
 @dataclass

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from torch import Tensor
 
+from spikecal.calibration.divergence import Outputs, distances
 from spikecal.calibration.images import Inputs
 from spikecal.calibration.quantised import SetThreshold
 from spikecal.errors import ConfigError
@@ -14,6 +15,7 @@ from spikecal.ranks import Ranks
 from spikecal.settings import check_types, in_python
 from spikecal.snn.network import SpikingNetwork
 
+Value = TypeVar("Value")
 State = dict[str, Tensor]  # all that a phase knows after a round; saved and loaded as it is
 
 
@@ -31,6 +33,23 @@ class Whole:
     seed: int
     set_threshold: SetThreshold
     ranks: Ranks = field(default_factory=Ranks)
+
+    def share(self, count: int, turn: int = 0) -> slice:
+        """Which of so many parts this process works on: all, where it is the only one. `turn` moves the shares on."""
+        own = self.ranks.share(count, turn)
+        return slice(own.start, own.stop)
+
+    def distances(self, found: Outputs, targets: Outputs) -> Tensor:
+        """`distances` of all images, where `found` is this process's share."""
+        return distances(found, targets, self.ranks)
+
+    def add_up(self, gradients: Sequence[Tensor]) -> None:
+        """Make the gradients of this process's share of a batch those of the whole batch, in place."""
+        self.ranks.add_up(gradients)
+
+    def decided(self, value: Value) -> Value:
+        """A choice that all processes make alike, as plain data."""
+        return self.ranks.decided(value)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,7 +90,7 @@ class HeldOut:
                 workdir=workdir.within(key) if workdir and pipeline.slow else None,
             )
             network = SpikingNetwork(self.context.ann.clone(), made.T, made.waits)
-            set_neurons(network, self._histograms, pipeline, self._dtype, self.context.shapes)
+            set_neurons(network, self._histograms, pipeline, self._dtype, self.context.shapes, trying.ranks)
             run_phases(trying, network, 0.0)
             found = trying.ranks.decided(look(network, self._held) if look else {})
             known = {"divergences": divergences(network, self._held, self._targets, trying.ranks)}, found
@@ -115,8 +115,9 @@ class HeldOut:
         mine = [i for i, rank in enumerate(where) if rank == ranks.rank]
         found = {i: own.measured(wanted[i]) for i in mine}
         tensors = {str(i): divergences for i, (divergences, _) in found.items()}
+        home = self._chosen[0][0].device
         for measured, looks in ranks.gathered(tensors, {i: look for i, (_, look) in found.items()}):
-            self._known |= {wanted[int(i)].same: (measured[i], looks[i]) for i in measured}
+            self._known |= {wanted[int(i)].same: (measured[i].to(home), looks[i]) for i in measured}
 
     def passes(self, pipeline: Pipeline, T: int) -> float:
         """About how many passes of the ANN over one image it costs to measure one network."""

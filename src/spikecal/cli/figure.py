@@ -43,7 +43,7 @@ def figure(
     json: options.Json = False,
 ) -> None:
     """Draw one of the paper's figures."""
-    from spikecal.analysis.figures import Settings
+    from spikecal.figures import Settings
     from spikecal.tasks.figures import Drawing, draw_figure, list_figures
 
     if name is None:

@@ -80,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
         with several_ranks, logging_visibly(), printing_aside() if "--json" in words else nullcontext():
             code = app(arguments, standalone_mode=False, prog_name="spikecal")
     except SpikecalError as error:
-        return _fail(_one_line(error), is_first() or isinstance(error, RankError))
+        return _fail(_one_line(error), error.tell if isinstance(error, RankError) else is_first())
     except typer.TyperException as error:
         told = error.format_message()
         return _fail(told, is_first()) if told else BAD_CALL  # without, the help was shown instead

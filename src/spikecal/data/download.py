@@ -65,7 +65,9 @@ def download(url: str, target: Path, checksum: Checksum, report: Report | None =
     part = target.with_name(f"{target.name}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(part) as file:
+        with _locked(part) as (file, waited):
+            if waited and target.is_file() and checksum.matches(target):
+                return
             resumed = _size(file) > 0
             _transfer(url, file, target.name, report)
             whole = checksum.matches(part)
@@ -84,20 +86,31 @@ def download(url: str, target: Path, checksum: Checksum, report: Report | None =
 
 
 @contextmanager
-def _locked(part: Path) -> Iterator[IO[bytes]]:
-    """The unfinished file, for this process alone."""
+def _locked(part: Path) -> Iterator[tuple[IO[bytes], bool]]:
+    """The unfinished file, for this process alone, and whether another rank of the same task had it before."""
+    waited = False
     while True:
         with part.open("ab") as file:
             if not lock(file):
-                raise DataError(f"{part} is being written by another process: wait for it")
-            if part.exists() and os.path.samestat(os.fstat(file.fileno()), part.stat()):
+                _wait_for_another_rank(part)
+                waited = True
+            elif part.exists() and os.path.samestat(os.fstat(file.fileno()), part.stat()):
                 try:
-                    yield file
+                    yield file, waited
                 finally:
                     if _size(file) == 0:
                         part.unlink(missing_ok=True)
                 return
         # Another process finished and renamed the file between its opening and its locking here.
+
+
+def _wait_for_another_rank(part: Path) -> None:
+    from spikecal.ranks import current  # torch takes seconds, and hardly anyone waits
+
+    if current().count == 1:
+        raise DataError(f"{part} is being written by another process: wait for it")
+    current().beat()
+    time.sleep(PAUSE / 4)
 
 
 def _size(file: IO[bytes]) -> int:

@@ -5,9 +5,9 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spikecal.analysis.evaluate import accuracy, evaluate
 from spikecal.data.prepare import Loader
 from spikecal.data.sources import subset
+from spikecal.evaluation import accuracy, evaluate
 from spikecal.files import write_whole
 from spikecal.progress import Progress
 from spikecal.ranks import current

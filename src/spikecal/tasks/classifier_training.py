@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 
-from spikecal.analysis.evaluate import accuracy
 from spikecal.data.images import Data, data_fingerprint, unreadable_files
 from spikecal.data.prepare import Loader
 from spikecal.data.sources import load_data
 from spikecal.devices import best_device, device_of
 from spikecal.errors import ConfigError, DataError, refuse_unreadable
+from spikecal.evaluation import accuracy
 from spikecal.progress import Progress, has_bars
 from spikecal.tasks.outcome import Line, Outcome, duration, percent, size, unreadable_facts, unreadable_lines
 from spikecal.tasks.requests import Training

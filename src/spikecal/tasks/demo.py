@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spikecal.analysis.evaluate import Evaluation, accuracy, evaluate
+from spikecal.analysis.evaluate import Evaluation
 from spikecal.analysis.plots import accuracy_over_time
 from spikecal.calibration.calibrators import Weights
 from spikecal.conversion import convert
 from spikecal.data.prepare import Loader, Prepared
 from spikecal.data.sources import load_data, subset
 from spikecal.errors import ConfigError
+from spikecal.evaluation import accuracy, evaluate
 from spikecal.files import check_folder, check_output, write_whole
 from spikecal.pipeline import ACP, BASELINE, LCP, Auto, Plan
 from spikecal.progress import Progress

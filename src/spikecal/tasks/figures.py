@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from spikecal.analysis.figures import FIGURES, Recipe, Settings, Subject, draw
 from spikecal.data.prepare import Loader, Prepared
 from spikecal.data.sources import chosen_data, subset
 from spikecal.errors import ConfigError
+from spikecal.figures import FIGURES, Recipe, Settings, Subject, draw
 from spikecal.files import check_output, write_whole
 from spikecal.progress import Progress
 from spikecal.tasks.outcome import Line, Outcome, Table

@@ -6,11 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spikecal.analysis.evaluate import batches, evaluate, original
+from spikecal.analysis.evaluate import batches, original
 from spikecal.analysis.summary import Summary
 from spikecal.data.card import Card
 from spikecal.data.images import Data
 from spikecal.errors import DataError
+from spikecal.evaluation import evaluate
 from spikecal.files import check_output
 from spikecal.graph.graph import Graph
 from spikecal.progress import Silent, Watching, watched

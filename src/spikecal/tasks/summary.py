@@ -6,12 +6,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from spikecal.analysis.energy import Energy
-from spikecal.analysis.evaluate import Evaluation, evaluate
+from spikecal.analysis.evaluate import Evaluation
 from spikecal.analysis.summary import POINTS, Summary
 from spikecal.calibration.sweep import StageRecord
 from spikecal.data.card import Card
 from spikecal.data.images import Data, Unreadable, none_readable
 from spikecal.data.prepare import Loader, Prepared
+from spikecal.evaluation import evaluate
 from spikecal.graph.graph import Graph
 from spikecal.progress import Progress
 from spikecal.snn.network import SpikingNetwork

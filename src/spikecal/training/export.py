@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from spikecal.analysis.evaluate import accuracy
 from spikecal.data.card import Card
 from spikecal.data.prepare import Loader
 from spikecal.data.sources import Data, subset
+from spikecal.evaluation import accuracy
 from spikecal.files import write_whole
 from spikecal.training.recipes import Recipe
 from spikecal.workdir import store

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from spikecal.analysis.evaluate import accuracy
 from spikecal.analysis.measures import from_stored, to_stored
 from spikecal.data.card import Card
 from spikecal.data.images import data_fingerprint
 from spikecal.data.prepare import Loader
 from spikecal.data.sources import Data
 from spikecal.errors import ConfigError, DataError, FileError, TrainingError, first_line
+from spikecal.evaluation import accuracy
 from spikecal.progress import Progress, Silent
 from spikecal.ranks import current, together
 from spikecal.training import checkpoint as files

@@ -8,14 +8,13 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from spikecal.analysis import plots
-from spikecal.analysis.complexity import accuracy_against_images
 from spikecal.analysis.errors import NetworkErrors, measure_errors
-from spikecal.analysis.evaluate import accuracy, evaluate
-from spikecal.calibration.calibrators import Weights
+from spikecal.calibration.calibrators import Calibrator, Weights
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Threshold
 from spikecal.conversion import convert
 from spikecal.errors import ConfigError
-from spikecal.pipeline import ACP, BASELINE, FEW_ITERATIONS, LCP, MAXACT, Pipeline
+from spikecal.evaluation import accuracy, evaluate
+from spikecal.pipeline import ACP, BASELINE, FEW_ITERATIONS, LCP, MAXACT, Pipeline, resolve
 from spikecal.progress import Progress
 from spikecal.result import Result
 
@@ -164,6 +163,29 @@ def accuracy_over_time(subjects: list[Subject], settings: Settings) -> Drawn:
     title = f"{subject.name}, {images:,} test images"
     facts = {"ann": ann, "images": images, "after_every_step": curves, "accuracy": points}
     return plots.accuracy_over_time(curves, points, ann, title), facts
+
+
+def accuracy_against_images(
+    model: nn.Module,
+    images: Any,
+    test: Any,
+    counts: Sequence[int],
+    *,
+    T: int = 8,
+    pipeline: Pipeline | str = "lcp",
+    seeds: Sequence[int] = (0, 1, 2),
+    progress: Progress | None = None,
+) -> dict[int, list[float]]:
+    """Accuracy on `test` after calibration with so many images, for every seed that chooses them.
+
+    Thresholds keep their own images: the calibrators' are what is varied, as in the paper's study.
+    """
+    found: dict[int, list[float]] = {}
+    for count in counts:
+        varied = resolve(pipeline).changed(Calibrator, images=count)
+        networks = (convert(model, images, T=T, pipeline=varied, seed=seed, progress=progress) for seed in seeds)
+        found[count] = [evaluate(result.snn, test, progress=progress).accuracy[-1] for result in networks]
+    return found
 
 
 def samples(subjects: list[Subject], settings: Settings) -> Drawn:

@@ -1,0 +1,106 @@
+"""Networks run over images, by one process or by several: what `analysis` counts, counted by all of them."""
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spikecal.analysis.energy import EnergyMeter
+from spikecal.analysis.evaluate import (
+    Counts,
+    Evaluation,
+    answering,
+    batches,
+    gives_classes,
+    image_dims,
+    labelled_batches,
+)
+from spikecal.devices import Device, device_of, placed, whatever_the_default
+from spikecal.errors import ConfigError, DataError
+from spikecal.graph.graph import Graph, describe
+from spikecal.progress import Progress, Watching, watched
+from spikecal.ranks import Ranks, current, together
+from spikecal.snn.network import SpikingNetwork
+from spikecal.workdir import fingerprint
+
+
+@together
+@whatever_the_default
+def evaluate(
+    snn: SpikingNetwork,
+    data: Any,
+    progress: Watching = None,
+    *,
+    ann: nn.Module | Graph | None = None,
+    device: Device = None,
+) -> Evaluation:
+    """Run `snn` once over `data`: a pair of tensors (images, labels), a dataset of pairs or a loader of batches.
+
+    With `ann`, the network it was made of, the answers are also compared with its own, and labels are not needed.
+    Networks with other outputs than classes are run on images alone: rates, spikes and energy are counted.
+    `progress`: True for a bar, or a function of phase, done and total. `device`: where to run, by
+    default where `snn` is.
+    """
+    if not isinstance(snn, SpikingNetwork):
+        raise ConfigError(f"evaluate takes a spiking network, such as result.snn, not {type(snn).__name__}")
+    home = device_of(device)
+    moved: Any = placed(snn, home)
+    with watched(current().shown(progress)) as watcher:
+        return _evaluated(moved, data, watcher, placed(ann, home) if isinstance(ann, nn.Module) else ann)
+
+
+def _evaluated(snn: SpikingNetwork, data: Any, progress: Progress, ann: nn.Module | Graph | None) -> Evaluation:
+    ranks = current()
+    ranks.agree("evaluate", lambda: {"network": fingerprint(snn.state_dict().values(), [snn.T, describe(snn.graph)])})
+    counts, meter, read = Counts(snn.T), EnergyMeter(snn), Seen(ranks)
+    home = next(snn.parameters())
+    answers = None if ann is None else answering(ann)
+    for number, (x, labels) in enumerate(batches(data, progress, image_dims(snn.graph))):
+        x = x.to(home.device, home.dtype)
+        if not gives_classes(snn, x):
+            if labels is not None:
+                raise DataError("accuracy needs one output of classes: give images alone to count spikes and energy")
+            answers = None
+        elif labels is None and answers is None:
+            raise DataError("evaluation needs labels: batches of (images, labels); or the ANN to compare with")
+        read.add(x, labels)
+        calls = x.split(snn.images_per_call(x))  # few enough that their counts are still in the processor's caches
+        own = [calls[i] for i in ranks.each(len(calls), turn=number)]
+        if own:
+            first = sum(map(len, calls[: ranks.share(len(calls), turn=number).start]))
+            mine = slice(first, first + sum(map(len, own)))
+            counts.add(snn, own, meter, None if labels is None else labels[mine], answers and answers(x[mine]))
+    read.check("evaluate")
+    totals, whole = Counts(snn.T), EnergyMeter(snn)
+    for _, (counted, tallied) in ranks.gathered({}, [asdict(counts), meter.tallies()]):
+        totals.merge(Counts(**counted))
+        whole.merge(tallied)
+    return totals.evaluation(snn, whole.result(), answers is not None)
+
+
+class Seen:
+    """The images and labels that this rank was given: all ranks should be given the same, and take a share each."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks, self._prints = ranks, list[str]()
+
+    def add(self, images: Tensor, labels: Tensor | None) -> None:
+        if self._ranks.count > 1:
+            self._prints.append(fingerprint([images] if labels is None else [images, labels], []))
+
+    def check(self, call: str) -> None:
+        self._ranks.agree(call, lambda: {"images": fingerprint([], self._prints)})
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module | Graph, data: Any, progress: Progress | None = None) -> float:
+    """Share of right answers of an ordinary network."""
+    right, images, ranks = 0, 0, current()
+    answers = answering(model)
+    for number, (x, labels) in enumerate(labelled_batches(data, progress)):
+        ranks.beat()
+        images += len(x)
+        if number % ranks.count == ranks.rank:
+            right += int((answers(x) == labels.cpu()).sum())
+    return int(ranks.counted(torch.tensor(right))) / images

@@ -1,0 +1,86 @@
+"""Which ranks this process is one of, and how a command or a call becomes one of several."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache, wraps
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from spikecal.errors import RankError
+from spikecal.ranks.exchange import backend
+from spikecal.ranks.group import Group
+from spikecal.ranks.one import Ranks
+from spikecal.ranks.watch import WAY_OUT
+
+SCRATCH = "SPIKECAL_SCRATCH"  # a variable: the folder for what the ranks of a command write, but for the first
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_apart: ContextVar[Ranks | None] = ContextVar("apart", default=None)
+
+
+def current() -> Ranks:
+    """The ranks of torch's default process group; one rank where there is none, or inside `apart`."""
+    own = _apart.get()
+    if own is not None:
+        return own
+    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        return Ranks()
+    return _group_of(dist.group.WORLD)
+
+
+def writes() -> bool:
+    """Whether this process writes results: the first rank does, and those that have a place of their own for them."""
+    several = _apart.get() is None and dist.is_available() and dist.is_initialized()
+    return not several or dist.get_rank() == 0 or SCRATCH in os.environ
+
+
+@lru_cache(maxsize=1)
+def _group_of(world: Any) -> Group:
+    return Group()
+
+
+@contextmanager
+def apart() -> Iterator[Ranks]:
+    """Inside, this rank works by itself, whatever the others do."""
+    ranks = current().alone()
+    token = _apart.set(ranks)
+    try:
+        yield ranks
+    finally:
+        _apart.reset(token)
+
+
+def together(call: Callable[P, R]) -> Callable[P, R]:
+    """A function that all ranks call with the same arguments; an error of one ends all."""
+
+    @wraps(call)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        with current().working():
+            return call(*args, **kwargs)
+
+    return run
+
+
+@contextmanager
+def process_group() -> Iterator[Ranks]:
+    """The process group of a command that torchrun, or whoever sets its variables, started as one of several."""
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    if os.environ["RANK"] == "0":
+        signal.signal(signal.SIGTERM, _stop)
+    dist.init_process_group(backend())
+    ranks = current()
+    with ranks.working():
+        yield ranks
+    dist.destroy_process_group()
+
+
+def _stop(*_: Any) -> None:
+    raise RankError(f"stopped by SIGTERM, as launchers do when another rank has failed; {WAY_OUT}")

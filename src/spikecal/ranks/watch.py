@@ -1,0 +1,142 @@
+"""Who is still there: each rank gives signs of life, and where one is lost or stuck all others end and say so."""
+
+import atexit
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+import torch.distributed as dist
+
+from spikecal.errors import RankError
+
+PERIOD = 1.0  # seconds between two signs of life
+SILENT = 15.0  # seconds without one, after which a rank counts as lost
+STUCK = 45.0  # seconds in which a rank neither gets on nor waits for others
+COMPUTED = 0.1  # seconds of a processor: a rank that has used so much since its last sign of life gets on
+SEEN_OFF = 8.0  # seconds that the first rank waits for others to read why all end
+ALARMED = 4.0  # seconds of silence once a connection has broken
+ABSENT = 1800.0  # seconds, as torch waits: a rank that has never come may be busy with something else before
+WAY_OUT = "all ranks end. With a working directory, rerun to resume"
+
+
+class Watch:
+    """Signs of life in the store that torch's ranks meet at. The first rank looks after all, all look after the first.
+
+    A rank that neither waits for others nor computes nor gets on is stuck, if others wait for it so long. Whoever finds
+    that says so in the store, and everybody who waits ends.
+    """
+
+    def __init__(self, store: Any, rank: int, count: int) -> None:
+        self.rank, self.count = rank, count
+        self.moves = self.busy = self.calls = 0
+        self.waiting: float | None = None  # since then
+        self.alarmed = False
+        self.verdict: str | None = None
+        self.failure = -1, ""  # of a call on another rank
+        self._store = dist.distributed_c10d.PrefixStore("spikecal", store)
+        self._seen: dict[tuple[int, int], tuple[str, float]] = {}
+        self._answered = time.monotonic()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Stop before the interpreter does: a thread that is cut off inside torch aborts the process."""
+        self._closed.set()
+        self._thread.join(2 * PERIOD)
+
+    def begin(self) -> None:
+        """A call that all ranks make; those inside it are part of it."""
+        self.calls += self.busy == 0
+        self.busy += 1
+
+    def tell(self, why: str) -> None:
+        """Why this rank's call failed, for those who wait for it. Where all fail alike, nobody listens."""
+        with suppress(Exception):
+            self._store.set(f"call {self.calls}", why)
+            if self.rank == 0:
+                self._take_leave()  # its own error is what is said aloud
+            else:
+                self._store.set(f"ended {self.rank}", "")
+
+    def check(self) -> None:
+        """Raise where the task cannot go on."""
+        answered = True
+        if self.verdict is None and time.monotonic() - self._answered > SILENT:
+            self.verdict, answered = "rank 0 no longer answers: it was stopped, or its machine is cut off", False
+        if self.verdict is None and self.failure[0] == self.calls:
+            self.verdict = self.failure[1]
+        if self.verdict is not None:
+            raise RankError(f"{self.verdict}; {WAY_OUT}", tell=not answered or self._take_leave())
+
+    def _take_leave(self) -> bool:
+        """Tell the others that this rank has heard; whether it is the one to say so aloud."""
+        try:
+            teller = self._store.compare_set("teller", "", f"{self.rank}").decode()
+            self._store.set(f"ended {self.rank}", "")
+            self._see_off()
+            return bool(teller == f"{self.rank}")
+        except Exception:
+            return True  # there is nobody to ask: better twice than never
+
+    def _see_off(self) -> None:
+        """The store may end with the first rank, so that waits until the others have read there what is wrong."""
+        until = time.monotonic() + SEEN_OFF
+        others = [f"ended {rank}" for rank in range(1, self.count)]
+        while self.rank == 0 and time.monotonic() < until and not self._store.check(others):
+            time.sleep(PERIOD / 10)
+
+    def explained(self) -> RankError:
+        """The reason for a broken connection, as soon as somebody knows it."""
+        self.alarmed = True
+        until = time.monotonic() + 3 * ALARMED
+        try:
+            while time.monotonic() < until:
+                self.check()
+                time.sleep(PERIOD / 10)
+        except RankError as error:
+            return error
+        return RankError(f"the connection to another rank broke; {WAY_OUT}")
+
+    def _run(self) -> None:
+        ticks, used = 0, 0.0
+        try:
+            while True:
+                ticks += 1
+                computed = time.process_time() - time.thread_time()  # by all threads but this one
+                if self.waiting is not None or not self.busy or computed - used > COMPUTED:
+                    self.moves, used = self.moves + 1, computed
+                self._store.set(f"{self.rank}", f"{ticks} {self.moves}")
+                if self._store.check(["verdict"]):
+                    self.verdict = self._store.get("verdict").decode()
+                    return
+                call = self.calls
+                if self.waiting is not None and self._store.check([f"call {call}"]):
+                    self.failure = call, self._store.get(f"call {call}").decode()
+                for other in range(self.count) if self.rank == 0 or self.alarmed else (0,):
+                    self._look_at(other)
+                self._answered = time.monotonic()
+                if self._closed.wait(PERIOD):
+                    return
+        except Exception:  # of whatever kind of store
+            self.verdict = "rank 0 is gone, or whoever started it"
+
+    def _look_at(self, other: int) -> None:
+        if not self._store.check([str(other)]):
+            if self.waiting is not None and time.monotonic() - self.waiting > ABSENT:
+                self._store.compare_set("verdict", "", f"rank {other} has not come for {ABSENT / 60:.0f} minutes")
+            return
+        limits = (ALARMED if self.alarmed else SILENT), STUCK
+        reasons = (
+            f"rank {other} no longer answers: it was killed or stopped, or its machine is cut off",
+            f"rank {other} has not got on for {STUCK:.0f} seconds",
+        )
+        now = time.monotonic()
+        for kind, told in enumerate(self._store.get(str(other)).decode().split()):
+            known, since = self._seen.get((other, kind), ("", 0.0))
+            if told != known:
+                self._seen[other, kind] = told, now
+            elif now - (max(since, self.waiting or now) if kind else since) > limits[kind]:
+                self._store.compare_set("verdict", "", reasons[kind])  # the first one counts
