@@ -6,6 +6,7 @@ import pickle
 import stat
 import struct
 import warnings
+import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from spikecal.errors import ConfigError, FileError
+from spikecal.memory import free_memory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +30,7 @@ except ImportError:  # no such thing on Windows: there nobody looks after it
 # What torch may raise of a file that it did not write, or that is cut or damaged.
 NO_TORCH_FILE = (
     pickle.UnpicklingError, OSError, RuntimeError, ValueError, EOFError, LookupError, AttributeError, TypeError,
-    AssertionError, ArithmeticError, MemoryError, struct.error,
+    AssertionError, ArithmeticError, MemoryError, struct.error, zipfile.BadZipFile,
 )  # fmt: skip
 
 
@@ -37,8 +39,20 @@ def load_torch(path: Path) -> Any:
     import torch
 
     with warnings.catch_warnings(), open_regular(path) as file:
+        _check_room(file)
         warnings.simplefilter("ignore")  # of odd ways to pickle; what comes of them is checked anyway
         return torch.load(file, map_location="cpu", weights_only=True)
+
+
+def _check_room(file: BinaryIO) -> None:
+    """Raise where the content of a torch file, unpacked if it is packed, is more than there is memory for."""
+    needed = os.fstat(file.fileno()).st_size
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            needed = sum(entry.file_size for entry in archive.infolist())
+    file.seek(0)
+    if needed > (free := free_memory()):
+        raise MemoryError(f"it needs {needed:,} bytes of memory, and {free:,} are free")
 
 
 def load_tensors(path: Path) -> "dict[str, Tensor]":
@@ -70,9 +84,16 @@ def open_regular(path: str | Path, most: int | None = None) -> BinaryIO:
     return os.fdopen(number, "rb")
 
 
+def read_regular(path: str | Path, most: int) -> bytes:
+    """The content of a small file; OSError where `open_regular` has one."""
+    with open_regular(path, most) as file:
+        return file.read(most) or b""
+
+
 def check_output(file: Path, taken: Sequence[Path] = ()) -> None:
     """Before anything long: there must be a place for what comes out of it, and nothing `taken` may be there."""
-    if file.resolve() in [other.resolve() for path in taken for other in (path, Path(f"{path}.json"))]:
+    # realpath, as `resolve` raises where links lead round in a circle
+    if os.path.realpath(file) in [os.path.realpath(other) for path in taken for other in (path, f"{path}.json")]:
         raise ConfigError(f"{file} is written or read by the same command: give another name")
     if file.is_dir():
         raise ConfigError(f"{file} is a folder: give the name of a file to write")

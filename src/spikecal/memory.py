@@ -100,7 +100,7 @@ def in_words(count: float) -> str:
 def parse_bytes(text: str) -> int:
     """`4G`, `512M`, `1000000` as a number of bytes."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", text.strip(), re.IGNORECASE)
-    if match is None or float(match[1]) <= 0:
+    if match is None or not 0 < float(match[1]) < NO_LIMIT:
         raise ConfigError(f"{text!r} is not a size in bytes: write 512M or 4G")
     return int(float(match[1]) * UNITS[match[2].upper()])
 

@@ -40,12 +40,16 @@ def use(path: Path, x: torch.Tensor, outcome: Outcome) -> None:
         "run": lambda: snn.run(x),
         "step": lambda: snn.step(x),
         "normalized": lambda: snn.normalized()(x),
-        "check": lambda: check_file(path),
+        "check": lambda: json.dumps(check_file(path).facts, default=str, allow_nan=False),
     }
     if outcome["loaded"] % 3 == 0:  # these take as long as all the rest
         attempts["evaluate"] = lambda: spikecal.evaluate(snn, (x, torch.zeros(len(x), dtype=torch.int64)))
     if outcome["loaded"] % 3 == 1:
         attempts["report"] = lambda: render(build([(from_file(path), NOTHING)]))
+    if outcome["loaded"] % 3 == 2:
+        attempts["trainable"] = lambda: snn.trainable()(x)
+        attempts["saved"] = lambda: snn.save(path.with_name("again.snn"))
+        attempts["export"] = lambda: snn.export(path.with_name("net.nir"))
     for name, attempt in attempts.items():
         try:
             attempt()

@@ -124,6 +124,8 @@ def _special(base: Parts) -> Iterator[Named]:
         yield changed(f"neurons {odd}", lambda spec, odd=odd: spec.update(neurons=odd))
     for odd in (1, [1], [[]], [[0]], [[2**30, 2**30]], [["x"]], [[True]]):
         yield changed(f"inputs {odd}", lambda spec, odd=odd: spec["info"].update(inputs=odd))
+    for odd in ({"size": [8]}, {"size": "8"}, {"mean": 1, "std": 1}, {"mean": [1.0], "std": [0]}, {"mean": [1.0]}):
+        yield changed(f"a card {odd}", lambda spec, odd=odd: spec["info"].update(card={"name": "net", **odd}))
     yield changed("micro-batches by words", lambda spec: spec["info"].update(micro_batch={"many": 1}))
     yield changed("records of numbers", lambda spec: spec["info"].update(records=[1]))
     yield changed("no head", lambda spec: spec.update(head="yes"))

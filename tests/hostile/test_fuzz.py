@@ -19,7 +19,7 @@ PACKAGE = Path(spikecal.__file__).parent
 # All that is checked of a description and of the graph that it describes, once the checksum is right.
 CHECKING = {
     "snn/description.py": None,
-    "snn/origin.py": ("_all", "_by_steps", "_shape"),
+    "snn/origin.py": ("_all", "_by_steps", "_card", "_shape"),
     "snn/windows.py": ("__post_init__",),
     "graph/stages.py": ("partition",),
     "graph/widths.py": None,
@@ -67,7 +67,7 @@ def test_no_file_breaks_anything(found: Any) -> None:
 def test_some_files_are_refused_and_others_run(found: Any) -> None:
     outcome = found["outcome"]
     assert outcome["refused"] > 1000 and outcome["loaded"] > 200
-    for name in ("run", "normalized", "evaluate", "check", "report"):
+    for name in ("run", "normalized", "evaluate", "check", "report", "trainable", "saved"):
         assert outcome[name] > 30, name
 
 

@@ -1,6 +1,7 @@
 """Images, arrays, settings, annotations and checkpoints that are something else: one line each, and nothing hangs."""
 
 import io
+import json
 import os
 import shutil
 import struct
@@ -22,8 +23,10 @@ from spikecal.data.arrays import load_npz
 from spikecal.data.card import Card
 from spikecal.data.folder import ImageFiles, load_folder
 from spikecal.data.images import UnreadableImage
+from spikecal.detection.labels import learned_classes
 from spikecal.detection.sources import load_boxes
 from spikecal.errors import ConfigError, SpikecalError
+from spikecal.snn.origin import Timings
 from spikecal.training.recipes import Recipe, resolve
 from spikecal.zoo.weights import load_weights, read_weights
 
@@ -92,6 +95,39 @@ def test_files_that_are_too_large_are_not_read(tmp_path: Path) -> None:
         Pipeline.from_toml(tmp_path / "a.toml")
     with pytest.raises(UnreadableImage, match="2,147,483,648 bytes"):
         ImageFiles([str(tmp_path / "a.png")])[0]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes here")
+def test_pipes_beside_what_is_read_are_not_waited_for(pipe: Callable[[str], Path], tmp_path: Path) -> None:
+    pipe("net.snn.json")
+    assert Timings.beside(tmp_path / "net.snn") == Timings()
+    (tmp_path / "deep.snn.json").write_text("[" * 100_000)
+    assert Timings.beside(tmp_path / "deep.snn") == Timings()
+    pipe("w.safetensors.json")
+    assert learned_classes("detector", tmp_path / "w.safetensors") == {}
+    (tmp_path / "yolo" / "images" / "train").mkdir(parents=True)
+    pipe("yolo/data.yaml")
+    with pytest.raises(DataError, match="pipe or a device"):
+        load_boxes(f"yolo:{tmp_path}/yolo", "train")
+
+
+def test_files_with_holes_are_not_read_into_memory(tmp_path: Path) -> None:
+    entry = {"dtype": "F32", "shape": [2**43], "data_offsets": [0, 2**45]}
+    header = json.dumps({"__metadata__": {"spikecal": "0 {}"}, "w": entry}).encode()
+    for name, start in (("a.pt", b""), ("a.snn", struct.pack("<Q", len(header)) + header)):
+        with (tmp_path / name).open("wb") as file:
+            file.write(start)
+            file.truncate(len(start) + 2**43)  # takes no room on disk
+    for name, read in (("a.pt", read_weights), ("a.snn", spikecal.load)):
+        with pytest.raises(FileError, match="8,796,093,022,208 bytes of memory") as caught:
+            read(tmp_path / name)
+        one_line(caught)
+
+
+def test_links_that_lead_round_in_a_circle(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.snn").symlink_to("a.snn")
+    fails(run("report", "a.snn", "-o", "page.html"), "a.snn")
+    fails(run("export", "a.snn", "-o", "net.nir"), "a.snn")
 
 
 # -- images ------------------------------------------------------------------------------------------------------------
@@ -190,6 +226,8 @@ ARCHIVES: dict[str, Callable[[Path], Path]] = {
     "a negative shape": lambda path: archive(path, shaped("(-1, -64)")),
     "a shape of 52 TB": lambda path: archive(path, shaped("(4503599627370496, 12)")),
     "pickled": lambda path: archive(path, packed(np.array([{}], object))),
+    "a shape of 4,000 digits": lambda path: archive(path, shaped(f"({'9' * 4000},)")),
+    "images of no pixels": lambda path: archive(path, packed(np.zeros((4, 3, 0, 8), np.uint8))),
 }
 
 
@@ -198,7 +236,7 @@ def test_arrays_that_cannot_be_read_are_one_line(tmp_path: Path, name: str) -> N
     path = ARCHIVES[name](tmp_path / "a.npz")
     with pytest.raises(DataError, match="a.npz") as caught:
         load_npz(f"npz:{path}", path, "train")
-    one_line(caught)
+    assert len(one_line(caught)) < 500
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
@@ -278,3 +316,10 @@ def test_checkpoints_of_other_things_are_one_line(tmp_path: Path, name: str) -> 
     with pytest.raises(FileError, match="a.pt") as caught:
         load_weights(nn.Linear(2, 2), path)
     one_line(caught)
+
+
+def test_weights_that_make_infinite_activations_are_one_line() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    nn.init.constant_(model[0].weight, 3e38)
+    with pytest.raises(DataError, match="infinite"):
+        spikecal.convert(model, torch.rand(8, 4) + 0.5, T=2, pipeline="baseline")

@@ -60,14 +60,15 @@ def test_names_of_folders_classes_and_files_are_shown_escaped(run: Run, tmp_path
 
 def test_names_in_files_are_shown_escaped(run: Run, tmp_path: Path) -> None:
     made = spikecal.convert(residual(), images(8), T=2, pipeline="baseline")
-    made.describe(card={"name": f"{CLEAR}net", "data": None})
+    made.describe(card={"name": f"{CLEAR}\u202enet", "data": None})
     path = tmp_path / f"{CLEAR}{BYTES}.snn"
     made.save(path)
     for command in (("check", path), ("report", path, "--images", 0, "-o", "page.html"), ("evaluate", path)):
         _, out, err = run(*command)
         harmless(out + err)
         assert command[0] == "evaluate" or not err, err
-    assert "gone" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "gone" in page and not any(c in page for c in "\x1b\x07\u202e")
 
 
 def test_steps_beyond_any_network_are_refused(run: Run, model: str) -> None:

@@ -1,5 +1,6 @@
 """What is in a file, without running it."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from spikecal.snn.windows import Windows
 def inspect(path: str | Path) -> dict[str, Any]:
     """What is in a file: T, when each network answers, pipeline, records, and the bytes of each parameter set."""
     reader = Reader(path)
-    info = {name: value for name, value in reader.spec["info"].items() if name != "placements"}  # is in the timing
+    info = {name: _finite(value) for name, value in reader.spec["info"].items() if name != "placements"}  # in timing
     return {
         **info,
         "path": str(path),
@@ -25,6 +26,15 @@ def inspect(path: str | Path) -> dict[str, Any]:
         "head": reader.spec["head"],
         "parameter_bytes": _parameter_bytes(reader),
     }
+
+
+def _finite(value: Any) -> Any:
+    """Plain data without NaN and infinity, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _timings(reader: Reader) -> list[Timing]:

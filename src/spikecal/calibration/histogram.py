@@ -32,6 +32,8 @@ class Histogram:
         channels = rows.shape[-1]
         rows = rows.reshape(-1, channels)
         maximum = _column_maximum(rows).double()
+        if not bool(maximum.isfinite().all()):
+            raise ValueError("there are NaN or infinite values")
         exponent = _exponent(maximum)
         per_unit = torch.ldexp(torch.full_like(maximum, BINS), -exponent).to(rows.dtype)
         clipped = torch.zeros_like(exponent, dtype=torch.int64) if clip is None else (rows >= clip).sum(0)

@@ -14,7 +14,7 @@ from spikecal.calibration.histogram import Histogram
 from spikecal.calibration.images import Inputs
 from spikecal.calibration.update import Allowed, Update
 from spikecal.calibration.view import Simulation, StageView, calls
-from spikecal.errors import CalibrationError, SpikecalError, first_line
+from spikecal.errors import CalibrationError, DataError, SpikecalError, first_line
 from spikecal.graph.graph import Graph
 from spikecal.graph.ops import Spike, along, frozen
 from spikecal.graph.passes import update_pool_units
@@ -66,7 +66,10 @@ def observe(
         for stage, value in analog_values(stages, inputs, batch_shapes):
             if isinstance(stage.end.op, Spike):
                 # of magnitudes: signed neurons have one threshold for both signs, others no negative values
-                seen = Histogram.of(value[0].abs(), stage.end.op.channel, stage.end.op.clip)
+                try:
+                    seen = Histogram.of(value[0].abs(), stage.end.op.channel, stage.end.op.clip)
+                except ValueError as error:
+                    raise DataError(f"{stage.name}: {error} in the ANN: its weights are too large") from error
                 found[stage.name] = found[stage.name].merge(seen)
         progress.advance()
     return {name: _over_ranks(histogram, ranks) for name, histogram in found.items()}

@@ -9,13 +9,15 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NoReturn
 
+from spikecal.errors import RankError, shown
+
 VERBS = ("convert", "evaluate", "train", "distill", "reproduce")  # that several processes work on
 SPEAKING = 5.0  # seconds, by which the first rank has heard of an error and said it
 
 
 def launched() -> bool:
     """Whether this process is one of several."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+    return os.environ.get("WORLD_SIZE", "1") not in ("0", "1") and "RANK" in os.environ
 
 
 def is_first() -> bool:
@@ -26,6 +28,10 @@ def is_first() -> bool:
 @contextmanager
 def several() -> Iterator[None]:
     """This process as one rank of several; what others than the first say and write goes nowhere."""
+    rank, count = os.environ["RANK"], os.environ["WORLD_SIZE"]
+    numbers = all(said.isascii() and said.isdigit() and len(said) < 9 for said in (rank, count))
+    if not numbers or int(rank) >= int(count):
+        raise RankError(f"RANK={shown(rank)} and WORLD_SIZE={shown(count)} are no rank of several: torchrun sets both")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a broken connection is one line of ours
     from spikecal.ranks import SCRATCH, process_group  # torch takes seconds, and one process does not need it
 

@@ -7,6 +7,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from spikecal.data.card import Card
 from spikecal.data.images import Data
-from spikecal.errors import DataError, first_line
+from spikecal.errors import DataError, first_line, shown
 from spikecal.files import open_regular
 from spikecal.memory import free_memory
 
@@ -25,6 +26,7 @@ NO_NPZ_FILE = (
     OSError, ValueError, EOFError, LookupError, TypeError, SyntaxError, RuntimeError, ArithmeticError, MemoryError,
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError,
 )  # fmt: skip
+NAMED = 8  # arrays that a message names
 FORMS = {  # of arrays of inputs, by the dimensions of one
     1: "vectors [N, F]",
     2: "signals [N, C, L] or [N, L]",
@@ -45,7 +47,9 @@ def load_npz(spec: str, path: Path, split: str, card: Card | None = None) -> Dat
                 raise DataError(f"{spec}: {path} holds one array, not named ones: save it with numpy.savez")
             pair = next((pair for pair in names if pair[0] in arrays), None)
             if pair is None:
-                raise DataError(f"{spec}: {path} has no array {_either(n for n, _ in names)}, only {list(arrays)}")
+                there = ", ".join(map(shown, islice(arrays, NAMED)))
+                more = f" and {len(arrays) - NAMED:,} more" if len(arrays) > NAMED else ""
+                raise DataError(f"{spec}: {path} has no array {_either(n for n, _ in names)}, only {there}{more}")
             images, labels = _member(spec, arrays, pair[0]), _member(spec, arrays, pair[1])
             distilled = "facts" in arrays  # anybody may have `targets`
     except NO_NPZ_FILE as error:
@@ -70,10 +74,11 @@ def _member(spec: str, arrays: np.lib.npyio.NpzFile, name: str) -> np.ndarray | 
     if dtype.hasobject:
         raise DataError(f"{spec}: {name} is an array of pickled objects, which are not opened: save plain numbers")
     if min(shape, default=0) < 0:
-        raise DataError(f"{spec}: {name} is said to have shape {shape}")
+        raise DataError(f"{spec}: {name} is said to have shape {shown(shape)}")
     needed = math.prod(shape) * dtype.itemsize
     if needed != stored:
-        raise DataError(f"{spec}: {name} is said to have shape {shape}, {needed:,} bytes, and {stored:,} are there")
+        said = f"shape {shown(shape)}, {shown(needed)} bytes"
+        raise DataError(f"{spec}: {name} is said to have {said}, and {stored:,} are there")
     if needed > free_memory():
         raise DataError(f"{spec}: {name} needs {needed:,} bytes of memory, more than is free: use folder:PATH")
     return arrays[name]
@@ -82,6 +87,8 @@ def _member(spec: str, arrays: np.lib.npyio.NpzFile, name: str) -> np.ndarray | 
 def from_arrays(name: str, images: Any, labels: Any, card: Card | None = None, distilled: bool = False) -> Data:
     """Arrays of uint8 or of float, one input of the network with this `card` an entry."""
     pixels = as_inputs(name, _tensor(name, "images", images), card, distilled)
+    if len(pixels) and not pixels.numel():
+        raise DataError(f"{name}: images of shape {tuple(pixels.shape)} are empty")
     if pixels.dtype != torch.uint8:
         if not pixels.is_floating_point():
             raise DataError(f"{name}: images are {pixels.dtype}: give uint8 in 0..255 or float in 0..1")

@@ -9,8 +9,10 @@ from torch import nn
 
 from spikecal.detection.boxes import BoxData
 from spikecal.errors import ConfigError
+from spikecal.files import read_regular
 from spikecal.zoo.models import EMBEDDED
 
+MOST_CARD = 2**20  # bytes of the file beside weights
 # where torchvision's heads tell the number of their labels: RetinaNet and FCOS, SSD, Faster R-CNN
 PLACES = (
     "head.classification_head.num_classes",
@@ -54,10 +56,10 @@ def learned_classes(spec: str, weights: Path | None) -> dict[int, str]:
     """What the card beside the weights says they were trained for; nothing, where there is no card."""
     try:
         if weights is not None:
-            text = Path(f"{weights}.json").read_text()
+            text = read_regular(f"{weights}.json", MOST_CARD).decode()
         else:
             card = Path(EMBEDDED[spec]).with_suffix(".json").name
             text = (resources.files("spikecal") / "demo" / card).read_text()
         return {int(label): str(title) for label, title in json.loads(text)["classes"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}

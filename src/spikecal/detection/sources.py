@@ -16,11 +16,13 @@ from PIL import Image
 from spikecal.data.folder import SUFFIXES, open_image
 from spikecal.detection.boxes import BoxData, Collector, Size
 from spikecal.errors import ConfigError, DataError
-from spikecal.files import open_regular
+from spikecal.files import read_regular
+from spikecal.memory import free_memory
 from spikecal.usercode import call, is_factory, load_factory
 
 SPLITS = ("train", "val", "test")
-MOST_XML, MOST_JSON = 2**24, 2**32  # bytes of one file
+MOST_XML, MOST_TEXT, MOST_JSON = 2**24, 2**26, 2**32  # bytes of one file
+PARSED = 8  # bytes of memory that a byte of JSON may become
 IN_PNG = (b"eXIf", b"tEXtRaw profile type exif", b"zTXtRaw profile type exif", b"iTXtXML:com.adobe.xmp")
 NAMES = {  # what a split's lists, files and folders are called, the best first
     "train": ("train", "trainval"),
@@ -127,8 +129,7 @@ class Annotation(NamedTuple):
 def _parsed(path: Path) -> Annotation:
     """An XML file. A box without numbers is one of no area."""
     try:
-        with open_regular(path, MOST_XML) as file:
-            text = file.read()
+        text = read_regular(path, MOST_XML)
         if b"<!DOCTYPE" in text:
             return Annotation("not XML as annotations are: it declares entities")
         root = ElementTree.fromstring(text)
@@ -270,10 +271,10 @@ def _coco_layout(spec: str, folder: Path, split: str) -> tuple[Path, list[Path]]
 
 def _coco_json(path: Path) -> dict[str, list[Any]]:
     try:
-        with open_regular(path, MOST_JSON) as file:
-            whole = json.loads(file.read())
+        whole = json.loads(read_regular(path, min(MOST_JSON, free_memory() // PARSED)))
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise DataError(f"{path} is not JSON: {reason}") from error
     parts = ("images", "annotations", "categories")
     if not isinstance(whole, dict) or not all(isinstance(whole.get(part), list) for part in parts):
         raise DataError(f"{path} is not in COCO's format: it needs lists of {', '.join(parts)}")
@@ -382,9 +383,10 @@ def yolo_names(folder: Path) -> dict[int, str]:
 
 def _listed_lines(file: Path) -> list[str]:
     try:
-        return file.read_text(encoding="utf-8").splitlines()
+        return read_regular(file, MOST_TEXT).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file} cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise DataError(f"{file} cannot be read: {reason}") from error
 
 
 KINDS: dict[str, Callable[[str, Path, str], BoxData]] = {"voc": load_voc, "coco": load_coco, "yolo": load_yolo}

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 import torch.distributed as dist
 
-from spikecal.errors import RankError
+from spikecal.errors import RankError, first_line
 from spikecal.ranks.exchange import backend
 from spikecal.ranks.group import Group
 from spikecal.ranks.one import Ranks
@@ -75,7 +75,10 @@ def process_group() -> Iterator[Ranks]:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     if os.environ["RANK"] == "0":
         signal.signal(signal.SIGTERM, _stop)
-    dist.init_process_group(backend())
+    try:
+        dist.init_process_group(backend())
+    except (ValueError, RuntimeError) as error:
+        raise RankError(f"the ranks cannot meet ({first_line(error)}): start them with torchrun") from error
     ranks = current()
     with ranks.working():
         yield ranks

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from spikecal.errors import ConfigError
+from spikecal.errors import ConfigError, visible
 from spikecal.report.words import duration, percent
 
 LIMIT = 5_000_000  # bytes
@@ -18,6 +18,7 @@ SCRIPTS = ("dom", "chart", "details", "layers", "graph", "spikes", "detections",
 
 def render(content: Mapping[str, Any]) -> str:
     """The whole page. What files say is escaped wherever it goes: a layer may have any name."""
+    content = _visible(content)
     scripts = "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
     page = _template().render(
         page=content,
@@ -33,6 +34,15 @@ def render(content: Mapping[str, Any]) -> str:
             f"most: give fewer files, or fewer of their networks with -T"
         )
     return page
+
+
+def _visible(content: Any) -> Any:
+    """The content with its texts as they are seen on a terminal: some characters turn round what stands beside them."""
+    if isinstance(content, Mapping):
+        return {_visible(key): _visible(part) for key, part in content.items()}
+    if isinstance(content, list | tuple):
+        return [_visible(part) for part in content]
+    return visible(content) if type(content) is str and not content.isprintable() else content
 
 
 @cache

@@ -61,7 +61,7 @@ def _check_nodes(nodes: Any) -> None:
     for entry in nodes:
         require(isinstance(entry, dict), "it has a node that is no table")
         name, op, inputs, shapes = (entry[key] for key in ("name", "op", "inputs", "shapes"))
-        require(isinstance(name, str) and 0 < len(name) <= MAX_NAME, f"it has a node with a bad name: {shown(name)}")
+        require(_is_name(name), f"it has a node with a bad name: {shown(name)}")
         require(name not in seen, f"it has two nodes called {shown(name)}")
         require(isinstance(op, str) and op in OPS, f"it has an unknown operation {shown(op)} at {shown(name)}")
         require(isinstance(inputs, list) and isinstance(shapes, list), f"it has a bad node {shown(name)}")
@@ -71,6 +71,11 @@ def _check_nodes(nodes: Any) -> None:
         known = isinstance(settings, dict) and settings.keys() <= OPS[op].CONFIG.keys()
         require(known, f"it has unknown settings at {shown(name)}")
         seen.add(name)
+
+
+def _is_name(name: Any) -> bool:
+    """Whether a name is short enough, and text that can be stored again: JSON has halves of characters too."""
+    return isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.encode(errors="replace").decode() == name
 
 
 def _check_readers(nodes: list[dict[str, Any]], outputs: list[str]) -> None:

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from spikecal.files import read_regular
 from spikecal.graph.joints import JOINTS, Joints
+from spikecal.graph.ops.base import is_number
 
 Plain = dict[str, Any]  # data as JSON has it
 LARGEST_INPUT = 2**28  # numbers
+MOST_TIMINGS = 2**20  # bytes of the file beside a network
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Origin:
             keep=tuple(_all("keep", info.get("keep", []), str)),
             joints=_joints(info.get("joints", "analog")),
             images=_or_none(info, "images", int),
-            card=_or_none(info, "card", dict),
+            card=_card(_or_none(info, "card", dict)),
             measured=_or_none(info, "measured", dict),
             calibration=_or_none(info, "calibration", str),
             detector=_or_none(info, "detector", str),
@@ -105,6 +108,20 @@ def _by_steps(name: str, found: Any, kind: type) -> dict[int, Any]:
     return {int(T): value for T, value in zip(found, _all(name, list(found.values()), kind), strict=True)}
 
 
+def _card(found: Plain | None) -> Plain | None:
+    """A card whose images can be made: networks are run and exported by it. All else is the card's own to check."""
+    if found is None:
+        return None
+    size, mean, std = (found.get(name) for name in ("size", "mean", "std"))
+    rows = [row for row in (mean, std) if row is not None]
+    numbers = all(isinstance(row, list) and all(map(is_number, row)) for row in rows)
+    if not numbers or (mean is None) != (std is None) or (mean and len(mean) != len(std or ())) or 0 in (std or ()):
+        raise ValueError("what its card says of mean and std makes no sense")
+    if size is not None and (not isinstance(size, list) or len(_shape([len(mean or ()) or 1, *size])) != 3):
+        raise ValueError("what its card says of the size of images makes no sense")
+    return found
+
+
 def _joints(found: Any) -> Joints:
     if found not in JOINTS:
         raise ValueError(f"it has joints of a kind that this version of spikecal does not know: {str(found)[:20]!r}")
@@ -142,6 +159,6 @@ class Timings:
     def beside(cls, path: str | Path) -> Self:
         """Those that were written beside a network; all 0 where that file is gone or is none."""
         try:
-            return cls.from_dict(json.loads(Path(f"{path}.json").read_text())["seconds"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return cls.from_dict(json.loads(read_regular(f"{path}.json", MOST_TIMINGS))["seconds"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return cls()

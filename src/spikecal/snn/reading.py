@@ -14,6 +14,7 @@ from spikecal.errors import ConfigError, FileError, first_line, shown
 from spikecal.files import load_tensors, open_regular
 from spikecal.graph.graph import Graph
 from spikecal.graph.ops.base import require
+from spikecal.memory import free_memory
 from spikecal.neurons import Neuron
 from spikecal.snn.checksum import checksum
 from spikecal.snn.description import check_description, check_format, graph_of
@@ -58,6 +59,8 @@ class Reader:
             raw = file.read(length)
         require(raw.startswith(b"{") and raw.rstrip(b" ").endswith(b"}"), "it has no header")
         self._data_bytes = size - 8 - length
+        if self._data_bytes > (free := free_memory()):  # a file with holes may say anything
+            raise FileError(f"{self.path} needs {self._data_bytes:,} bytes of memory, and {free:,} are free")
         header = json.loads(raw.decode())
         require(isinstance(header, dict) and isinstance(header.get("__metadata__"), dict), "it has no metadata")
         described = isinstance(header["__metadata__"].get("spikecal"), str)

@@ -27,7 +27,7 @@ PARALLEL = "module."  # DistributedDataParallel's, and AveragedModel's
 COUNTERS = ("n_averaged",)  # of torch's AveragedModel
 UNNEEDED = "num_batches_tracked"  # old checkpoints are without it
 FACTS = (int, float, str, type(None))  # what a file may hold beside its tensors: an epoch, an accuracy, a name
-SHOWN = 4
+SHOWN, LONGEST = 4, 120  # keys that a message names, and characters of each
 DEEPEST = 6  # dicts around a state dict
 
 
@@ -175,4 +175,4 @@ def _inside(state: Mapping[str, Tensor], wanted: set[str]) -> Mapping[str, Tenso
 
 def _few(keys: list[str]) -> str:
     more = len(keys) - SHOWN
-    return ", ".join(keys[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(key[:LONGEST] for key in keys[:SHOWN]) + (f" and {more} more" if more > 0 else "")

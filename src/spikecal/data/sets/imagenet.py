@@ -11,8 +11,10 @@ from spikecal import vision
 from spikecal.data.folder import ImageFiles, class_folders, image_files, labelled
 from spikecal.data.images import Data
 from spikecal.errors import DataError
+from spikecal.files import read_regular
 
 CLASSES = 1000
+MOST_LIST = 2**26  # bytes of a list of classes
 FOLDERS = {"train": "train", "test": "val"}
 WORDNET = re.compile(r"n\d{8}")
 LISTS = ("val.txt", "imagenet_2012_validation_synset_labels.txt", "LOC_val_solution.csv")
@@ -90,9 +92,10 @@ def _flat(spec: str, root: Path, folder: Path) -> Data:
 def _read_list(path: Path) -> dict[str, str]:
     """File name without its ending -> class, of lines `FILE CLASS …`; of lines `CLASS`, the line's number -> class."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_regular(path, MOST_LIST).decode().splitlines()
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise DataError(f"{path} cannot be read: {reason}") from error
     parts = [line.replace(",", " ").split() for line in lines]
     return {
         (Path(words[0]).stem if len(words) > 1 else str(number)): words[min(1, len(words) - 1)]

@@ -12,6 +12,9 @@ Sizes = list[Any]  # of a shape, or a part of one: ints and traced sizes
 Value = Any  # fx.Node (of a tensor), np.ndarray (a constant), Sizes or None (an input that is not given)
 
 
+MOST_CONSTANT = 2**26  # numbers of a constant that is computed: files have large ones only as they are
+
+
 class Unknown(Exception):
     """Something that is not read."""
 
@@ -91,6 +94,12 @@ class Call:
         if not shape:
             raise Unknown(f"the operator {self.kind} on a value of unknown rank")
         return len(shape)
+
+
+def check_constant(kind: str, numbers: int) -> None:
+    """Raise before a constant is computed that only a file made for it has."""
+    if numbers > MOST_CONSTANT:
+        raise Unknown(f"the operator {kind} that makes a constant of {numbers:,} numbers")
 
 
 Operator = Callable[[Call], Value]

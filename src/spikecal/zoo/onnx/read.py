@@ -1,9 +1,13 @@
 """Networks in ONNX files: read into an fx graph of torch modules, and compared with onnxruntime."""
 
+import copy
 import logging
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from keyword import iskeyword
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +16,18 @@ import torch
 from torch import Tensor, fx, nn
 
 from spikecal.data.card import Card
-from spikecal.errors import ConfigError, ConversionError, DataError, FileError, first_line
+from spikecal.errors import ConfigError, ConversionError, DataError, FileError, first_line, shown
+from spikecal.files import read_regular
+from spikecal.graph.ops import frozen
+from spikecal.memory import free_memory
+from spikecal.snn.origin import LARGEST_INPUT
 from spikecal.zoo.onnx import layers, shapes
 from spikecal.zoo.onnx.calls import OPERATORS, Call, Unknown, Value
 
 TABLES = (layers, shapes)  # importing them fills OPERATORS
 SUFFIX = ".onnx"
 DOMAINS = ("", "ai.onnx")
+MOST_BYTES = 2**31  # of a file: protobuf's own limit; weights may lie beside it
 NEAR = 1e-3  # of the largest output: what two implementations may differ by
 FREE = 1  # batch of the example where the file leaves it open
 KNOWN_RANKS = range(2, 6)  # of an input: batch, and a vector to a volume
@@ -29,10 +38,12 @@ log = logging.getLogger(__name__)
 def read_onnx(path: Path) -> tuple[nn.Module, Card]:
     """The network of an ONNX file in eval mode, and what its input says of the images it takes."""
     file = _loaded(path)
-    inputs = [value for value in file.graph.input if value.name not in {t.name for t in file.graph.initializer}]
-    shapes = {value.name: _shape(value) for value in inputs}
-    model = Importer(path, file, shapes).run()
+    constants = {tensor.name for tensor in file.graph.initializer}
+    shapes = {value.name: _shape(value) for value in file.graph.input if value.name not in constants}
+    if not shapes:
+        raise FileError(f"{path} has no input: all that it computes is constant")
     example = tuple(_noise(path, name, shape) for name, shape in shapes.items())
+    model = Importer(path, file, shapes).run()
     compare(path, model, example)
     return model, _card(path, next(iter(shapes.values())))
 
@@ -44,15 +55,21 @@ class Importer:
         onnx = _package("onnx", path)
         self.path, self.file, self.onnx = path, file, onnx
         self.root, self.graph = nn.Module(), fx.Graph()
+        self._numbers = defaultdict[str, int](lambda: 1)  # of names that several nodes have
         self.shapes: dict[str, list[int | None]] = dict(shapes)
         for value in (*file.graph.value_info, *file.graph.output):
             self.shapes[value.name] = _shape(value)
         self.batch = next(iter(shapes.values()))[0]  # None where it is open
-        self.values: dict[str, Value] = {
-            tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in file.graph.initializer
-        }
+        self.values: dict[str, Value] = {tensor.name: self._array(tensor) for tensor in file.graph.initializer}
         for name in shapes:
             self.values[name] = self.graph.placeholder(_identifier(name))
+
+    def _array(self, tensor: Any) -> np.ndarray[Any, Any]:
+        try:
+            found: np.ndarray[Any, Any] = self.onnx.numpy_helper.to_array(tensor)
+        except (TypeError, ValueError, KeyError) as error:  # the checker lets some sizes and types pass
+            raise FileError(f"{self.path}: {shown(tensor.name)} is damaged: {first_line(error)}") from error
+        return found
 
     def run(self) -> nn.Module:
         refused: list[ConversionError] = []
@@ -78,12 +95,12 @@ class Importer:
     def _run(self, node: Any) -> None:
         if node.domain not in DOMAINS or node.op_type not in OPERATORS:
             raise Unknown(f"the operator {node.op_type}, which is not known")
-        attributes = {a.name: _attribute(self.onnx, a) for a in node.attribute}
         inputs = [self.values[name] if name else None for name in node.input]
-        call = Call(self, node.op_type, self.name_of(node), inputs, attributes, list(node.input), len(node.output))
         try:
+            attributes = {a.name: _attribute(self.onnx, a) for a in node.attribute}
+            call = Call(self, node.op_type, self.name_of(node), inputs, attributes, list(node.input), len(node.output))
             found = OPERATORS[node.op_type](call)
-        except (TypeError, ValueError, IndexError, KeyError, AttributeError, RuntimeError) as error:
+        except (TypeError, ValueError, LookupError, AttributeError, RuntimeError, ArithmeticError) as error:
             raise Unknown(f"the operator {node.op_type} in a form that is not known ({first_line(error)})") from error
         several = found if isinstance(found, list) and len(node.output) > 1 else [found]
         self.values |= {name: value for name, value in zip(node.output, several, strict=False) if name}
@@ -105,18 +122,35 @@ class Importer:
 
     def _unique(self, name: str) -> str:
         """The name, with a number where it is taken."""
-        number, unique = 1, name
-        while hasattr(self.root, unique):
-            number += 1
-            unique = f"{name}_{number}"
+        unique = name
+        while hasattr(self.root, unique) or hasattr(fx.GraphModule, unique):
+            self._numbers[name] += 1
+            unique = f"{name}_{self._numbers[name]}"
         return unique
+
+
+class _Sized(fx.Interpreter):
+    """Runs a network on shapes alone, to refuse values that would not fit into memory before they are computed."""
+
+    def __init__(self, model: nn.Module) -> None:
+        shapes: dict[int, Any] = {id(parameter): frozen(parameter.to("meta")) for parameter in model.parameters()}
+        shapes |= {id(buffer): buffer.to("meta") for buffer in model.buffers()}
+        super().__init__(copy.deepcopy(model, shapes))  # of the weights nothing is copied
+        self.extra_traceback, self.room = False, free_memory()
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        if isinstance(value, Tensor) and value.nbytes > self.room:
+            raise ValueError(f"{n.name} needs {value.nbytes:,} bytes of memory, and {self.room:,} are free")
+        return value
 
 
 def compare(path: Path, model: nn.Module, example: tuple[Tensor, ...]) -> None:
     """Raise where the network and onnxruntime differ on an example; without onnxruntime that is not known."""
     try:
         with torch.no_grad():
-            found = model(*example)
+            _Sized(model).run(*(x.to("meta") for x in example))
+            found = model.forward(*example)  # called, a GraphModule prints its own traceback
     except Exception as error:  # whatever torch says of a graph that makes no sense
         raise FileError(f"{path} was read, and does not run: {first_line(error)}") from error
     try:
@@ -125,7 +159,7 @@ def compare(path: Path, model: nn.Module, example: tuple[Tensor, ...]) -> None:
         log.info("%s was not compared with onnxruntime, which is not installed", path)
         return
     options = runtime.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what is wrong is said once, by us
     try:
         session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         feed = {given.name: _as(given.type, x) for given, x in zip(session.get_inputs(), example, strict=True)}
@@ -140,13 +174,16 @@ def compare(path: Path, model: nn.Module, example: tuple[Tensor, ...]) -> None:
 
 def _loaded(path: Path) -> Any:
     onnx = _package("onnx", path)
-    if not path.is_file():
+    if not path.exists():
         raise FileError(f"there is no file {path}")
     try:
-        file = onnx.shape_inference.infer_shapes(onnx.load(path))
+        read = onnx.load_model_from_string(read_regular(path, min(MOST_BYTES, free_memory())))
+        onnx.load_external_data_for_model(read, str(path.parent))
+        file = onnx.shape_inference.infer_shapes(read)
         onnx.checker.check_model(file)
     except Exception as error:  # protobuf's, the checker's and the system's own kinds
-        raise FileError(f"{path} is not an ONNX network: {first_line(error)}") from error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
+        raise FileError(f"{path} is not an ONNX network: {reason}") from error
     if not file.graph.input or not file.graph.output:
         raise FileError(f"{path} has no input or no output")
     return file
@@ -171,8 +208,10 @@ def _card(path: Path, shape: Sequence[int | None]) -> Card:
 def _noise(path: Path, name: str, shape: Sequence[int | None]) -> Tensor:
     """An example for an input; sizes that the file leaves open are those of a small image."""
     if len(shape) not in KNOWN_RANKS:
-        raise DataError(f"{path}: its input {name} has {len(shape)} dimensions, not a batch and 1 to 4 more")
+        raise DataError(f"{path}: its input {shown(name)} has {len(shape)} dimensions, not a batch and 1 to 4 more")
     sizes = [shape[0] or FREE, *(n or (3 if d == 1 else 64) for d, n in enumerate(shape[1:], start=1))]
+    if prod(sizes) > LARGEST_INPUT:
+        raise DataError(f"{path}: its input {shown(name)} is too large: {'×'.join(map(str, sizes))}")
     return torch.rand(sizes, generator=torch.Generator().manual_seed(0))
 
 
@@ -197,7 +236,9 @@ def _as(kind: str, x: Tensor) -> np.ndarray[Any, Any]:
 
 def _identifier(name: str) -> str:
     """A name that can be a module's: /layer1/conv1/Conv -> layer1_conv1_Conv."""
-    plain = re.sub(r"\W+", "_", name).strip("_") or "node"
+    plain = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "node"
+    if plain == "self" or iskeyword(plain):
+        return f"{plain}_"
     return plain if not plain[0].isdigit() else f"n{plain}"
 
 

@@ -10,8 +10,9 @@ import torch
 from torch import fx
 from torch.nn import functional as F
 
-from spikecal.zoo.onnx.calls import OPERATORS, Call, Unknown, Value, reads
+from spikecal.zoo.onnx.calls import OPERATORS, Call, Unknown, Value, check_constant, reads
 
+MOST_INDICES = 1 << 16  # of one Gather: they become part of the network's code
 END = 1 << 31  # from here on a slice's end is that of the dimension
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
@@ -37,6 +38,7 @@ def _arithmetic(c: Call) -> Value:
         longest = max(len(left), len(right))
         left, right = (v * longest if len(v) == 1 else v for v in (left, right))
         return [_sized(c, of_sizes, *pair) for pair in zip(left, right, strict=True)]
+    check_constant(c.kind, prod(np.broadcast_shapes(np.shape(a), np.shape(b))))
     return of_constants(a, b)
 
 
@@ -72,8 +74,9 @@ def constant(c: Call) -> Value:
 @reads("ConstantOfShape")
 def constant_of_shape(c: Call) -> Value:
     shape, value = c.constant(0), c.attributes.get("value", np.zeros(1, np.float32))
-    if shape is None or prod(shape.tolist()) > END:
-        raise Unknown("a ConstantOfShape of no or of too large a shape")
+    if shape is None:
+        raise Unknown("a ConstantOfShape without a shape")
+    check_constant(c.kind, prod(shape.tolist()))
     return np.full(shape.tolist(), value.item(), value.dtype)
 
 
@@ -114,7 +117,10 @@ def gather(c: Call) -> Value:
     if isinstance(source, list):
         return [source[i] for i in np.atleast_1d(index).tolist()]
     if isinstance(source, np.ndarray):
+        check_constant(c.kind, index.size * source.size // max(1, source.shape[axis]))
         return np.take(source, index, axis)
+    if index.size > MOST_INDICES:
+        raise Unknown(f"a Gather with an index of {index.size:,} numbers")
     where = (slice(None),) * (axis % c.rank())
     chosen = int(index) if index.ndim == 0 else index.tolist()
     return c.call(operator.getitem, c.x, (*where, chosen))
@@ -140,6 +146,7 @@ def concat(c: Call) -> Value:
     if any(isinstance(value, list) for value in c.inputs):
         return [n for value in c.inputs for n in (value if isinstance(value, list) else np.atleast_1d(value).tolist())]
     if all(isinstance(value, np.ndarray) for value in c.inputs):
+        check_constant(c.kind, sum(value.size for value in c.inputs))
         return np.concatenate(c.inputs, axis)
     return c.call(torch.cat, tuple(c.tensor(i) for i in range(len(c.inputs))), axis)
 
