@@ -51,7 +51,7 @@ class Started:
         self, folder: Path, count: int, work: Work, namespaces: tuple[str, ...] = (), victim: int | None = None
     ) -> None:
         folder.mkdir(parents=True)
-        self.folder, self.count, self.victim, self.began = folder, count, victim, time.monotonic()
+        self.folder, self.count, self.victim = folder, count, victim
         address = (ADDRESSES[0] if namespaces else "127.0.0.1"), free_port()
         self.children = [self._child(rank, work, address, namespaces) for rank in range(count)]
 
@@ -69,7 +69,7 @@ class Started:
                 found = {"error": type(error).__name__, "told": str(error), "tells": getattr(error, "tell", True)}
             except BaseException:
                 found = {"error": "another one", "told": traceback.format_exc()}
-            found["seconds"] = time.monotonic() - self.began
+            found["ended"] = time.monotonic()  # the same clock in all processes
             (self.folder / f"{rank}.json").write_text(json.dumps(found))
             os._exit(0)
         return pid
@@ -128,6 +128,7 @@ def lost_by(rank: int, how: Callable[[], None], work: Path) -> Work:
 
             def saving(*arguments: Any) -> None:
                 if next(calls) == SAVES:
+                    (work.parent / "lost").write_text(str(time.monotonic()))
                     how()
                 save(*arguments)
 
@@ -233,6 +234,7 @@ def main(folder: Path) -> None:
         place = folder / f"group{count}"
         report[f"group{count}"] = Started(place, count, all_of(place, works[name])).end()
     report["asleep"], report["frozen"] = lost["asleep"].end(), lost["frozen"].end()
+    report["lost"] = {name: float((folder / name / "lost").read_text()) for name in ways}
     report["apart"] = networks_apart()
     if report["apart"] is None:
         lcp = lambda ranks: cases.print_of(cases.converted(residual(), images(24), **cases.EXACT["lcp"]), folder)  # noqa: E731
