@@ -114,6 +114,7 @@ VERBS = [
     ["convert", "resnet20", "-o", "{}/a.snn"],
     ["evaluate", "{}/net.snn", "--model", "resnet20"],
     ["report", "{}/net.snn", "-o", "{}/r.html"],
+    ["run", "{}/net.snn", "-o", "{}/s.npz"],
     ["distill", "resnet20", "-o", "{}/i.npz"],
     ["figure", "rate", "-o", "{}/f.png"],
     ["demo", "--out", "{}/demo"],

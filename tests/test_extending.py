@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from networks import images, residual
@@ -95,8 +96,51 @@ def test_the_command_line_converts_and_evaluates(mine: Path, capfd: pytest.Captu
     assert main(["evaluate", "burst.snn", "--data", "net.py:data", "--neuron", "mine.py:Burst"]) == 0
     assert main(["report", "burst.snn", "--data", "net.py:data", "--neuron", "mine.py:Burst"]) == 0
     assert main(["check", "burst.snn"]) == 0
+    spikes = ["run", "burst.snn", "-o", "spikes.npz", "--data", "net.py:data"]
+    capfd.readouterr()
+    assert main(spikes) == 2 and "--neuron mine.py:Burst" in capfd.readouterr().err
+    assert main([*spikes, "--neuron", "mine.py:Burst"]) == 0
+    with np.load("spikes.npz") as found:
+        assert found["spikes/1"][:, 3].max() == 2  # two spikes in a step
+    capfd.readouterr()
+    for elsewhere in (["export", "burst.snn", "-o", "net.onnx"], ["check", "burst.snn", "--target", "generic"]):
+        assert main(elsewhere) == 2
+        assert "burst.snn has burst neurons, which are known nowhere else" in capfd.readouterr().err
     assert main([*convert, "--neuron", "mine.py:MeanTimes", "-o", "no.snn"]) == 2
     assert "mine.py:MeanTimes is not a class that derives from spikecal.Neuron" in capfd.readouterr().err
+
+
+def test_neighbours_are_imported_when_they_are_needed(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function may import what is beside its file when it is called, as it may in a script."""
+    folder = mine.parent / "project"
+    folder.mkdir()
+    (folder / "nets.py").write_text(NET)
+    lazy = "def make():\n    from nets import make\n    return make()\n"
+    (folder / "lazy.py").write_text(lazy)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert main(["check", "project/lazy.py:make", "--shape", "3,6,6"]) == 0
+    (mine.parent / "packed").mkdir()
+    (mine.parent / "packed" / "lazily.py").write_text(lazy.replace("from nets", "from packed.nets"))
+    (mine.parent / "packed" / "nets.py").write_text(NET)
+    assert main(["check", "packed.lazily:make", "--shape", "3,6,6"]) == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demanding(spikecal.Calibrator):
+    """A setting without a default."""
+
+    share: float
+
+    def solve(self, view: StageView) -> Update:
+        return Update(bias=self.share * view.mean_error(self.images, "channel"))
+
+
+def test_a_setting_without_a_default(tmp_path: Path) -> None:
+    result = spikecal.convert(residual(), images(8), T=4, pipeline=Pipeline(sweeps=((Demanding(share=0.5),),)))
+    result.report(tmp_path / "r.html")
+    assert "Few calibration images" in (tmp_path / "r.html").read_text()
+    with pytest.raises(ConfigError, match="missing 1 required keyword-only argument: 'share'"):
+        Pipeline.from_dict({"sweeps": [[{"kind": f"{__name__}:Demanding"}]]}, imported())
 
 
 def test_a_file_loads_and_runs_where_the_class_is_not(mine: Path) -> None:
@@ -216,10 +260,10 @@ class WrongThreshold(spikecal.Threshold):
 
 def test_a_threshold_that_cannot_be_names_the_layer() -> None:
     for wrong, said in (
-        (WrongThreshold(), "NaN or infinite"),
+        (WrongThreshold(), "gave a threshold that is NaN or infinite"),
         (WrongThreshold(extra=1), r"gave \[2\], not a tensor of 1"),
     ):
-        with pytest.raises(CalibrationError, match=f"^relu: WrongThreshold gave .*|{said}"):
+        with pytest.raises(CalibrationError, match=f"^relu: WrongThreshold {said}"):
             spikecal.convert(residual(), images(8), T=4, pipeline=Pipeline(threshold=wrong))
 
 

@@ -2,8 +2,11 @@
 
 import importlib.util
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
@@ -28,6 +31,16 @@ def brute_force(boxes: Tensor, scores: Tensor, threshold: float) -> list[int]:
         else:
             kept.append(i)
     return kept
+
+
+def test_code_of_users_may_import_torchvision(tmp_path: Path) -> None:
+    """In a process where nobody has imported it yet."""
+    (tmp_path / "mine.py").write_text(
+        "from torchvision.datasets import FakeData\n\ndef data(split):\n    return FakeData(3, (3, 8, 8), 2)\n"
+    )
+    code = "from spikecal.data.sources import load_data; print(len(load_data('mine.py:data', 'train')))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "3\n", done.stderr
 
 
 def test_torchvision_imports_and_its_nms_is_ours_or_agrees_with_it() -> None:

@@ -13,6 +13,7 @@ from spikecal.errors import ConfigError, first_line
 
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
+Placed = TypeVar("Placed", bound=nn.Module)
 Device = str | torch.device | None  # what functions take as `device`; None is where things are
 CPU = torch.device("cpu")
 
@@ -36,7 +37,7 @@ def best_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def placed(module: nn.Module, device: torch.device | None) -> nn.Module:
+def placed(module: Placed, device: torch.device | None) -> Placed:
     """The module where it is to be; it is copied if it has to be moved, and left as it is."""
     if device is None or all(t.device == device for t in (*module.parameters(), *module.buffers())):
         return module

@@ -45,9 +45,8 @@ def evaluate(
     if not isinstance(snn, SpikingNetwork):
         raise ConfigError(f"evaluate takes a spiking network, such as result.snn, not {type(snn).__name__}")
     home = device_of(device)
-    moved: Any = placed(snn, home)
     with watched(current().shown(progress)) as watcher:
-        return _evaluated(moved, data, watcher, placed(ann, home) if isinstance(ann, nn.Module) else ann)
+        return _evaluated(placed(snn, home), data, watcher, placed(ann, home) if isinstance(ann, nn.Module) else ann)
 
 
 def _evaluated(snn: SpikingNetwork, data: Any, progress: Progress, ann: nn.Module | Graph | None) -> Evaluation:

@@ -32,7 +32,8 @@ def overview(
         "spiking network",
         [COLUMNS[i] for i in kept],
         [[row[i] for i in kept] for row in rows],
-        f"{layers} layers of neurons, {stages} stages{images}; error: relative, of the last stage; s: to convert",
+        f"{layers} layer{'' if layers == 1 else 's'} of neurons, {stages} stages{images}; "
+        f"error: relative, of the last stage; s: to convert",
     )
 
 

@@ -56,7 +56,7 @@ class Result:
     def __repr__(self) -> str:
         layers = sum(stage.spiking for stage in self.snn.stages)
         steps = ", ".join(f"T={T} {title_of(self.pipelines[T])}" for T in sorted(self.networks))
-        return f"<spikecal.Result: {steps}; {layers} layers of neurons>"
+        return f"<spikecal.Result: {steps}; {layers} layer{'' if layers == 1 else 's'} of neurons>"
 
     def _repr_html_(self) -> str:
         """As notebooks show it: a table."""

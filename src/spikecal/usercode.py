@@ -9,12 +9,14 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from spikecal.errors import ConfigError, first_line
+from spikecal.vision import declare, prepare
 
 Base = TypeVar("Base")
 FROM_FILE = "_spikecal_user_"  # begins the name of a module that was loaded from a file.py
@@ -47,7 +49,8 @@ def load_class(spec: str, base: type[Base], folders: Sequence[Path] = ()) -> typ
 def call(spec: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call the user's function; what it raises becomes one line that says where."""
     try:
-        return function(*arguments)
+        with _importing_torchvision():
+            return function(*arguments)
     except (Exception, SystemExit) as error:
         raise ConfigError(f"{spec} raised {type(error).__name__}: {first_line(error)}") from error
 
@@ -82,7 +85,8 @@ def code_of(cls: type) -> str:
 
 def _load(spec: str, what: str, folders: Sequence[Path]) -> Any:
     source, _, name = spec.rpartition(":")
-    module = _from_file(Path(source).expanduser(), folders) if source.endswith(".py") else _from_package(source)
+    with _importing_torchvision():
+        module = _from_file(Path(source).expanduser(), folders) if source.endswith(".py") else _from_package(source)
     found = getattr(module, name, None)
     if found is None:
         raise ConfigError(f"{source} has no {what} {name!r}")
@@ -100,23 +104,40 @@ def _from_file(path: Path, folders: Sequence[Path]) -> ModuleType:
         raise ConfigError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and fx look modules up by name
-    sys.path.insert(0, str(path.resolve().parent))  # the file may import its neighbours
     try:
-        spec.loader.exec_module(module)
+        with _importing_from(str(path.resolve().parent)):  # the file may import its neighbours
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise ConfigError(f"{path} cannot be imported: {type(error).__name__}: {first_line(error)}") from error
-    finally:
-        sys.path.pop(0)
     return module
 
 
 def _from_package(name: str) -> ModuleType:
-    sys.path.insert(0, os.getcwd())  # as `python -m` does
     try:
-        return importlib.import_module(name)
+        with _importing_from(os.getcwd()):  # as `python -m` does
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise ConfigError(f"module {name} is not there ({error}): install it or give a file.py:name") from error
     except (Exception, SystemExit) as error:
         raise ConfigError(f"module {name} cannot be imported: {type(error).__name__}: {first_line(error)}") from error
+
+
+@contextmanager
+def _importing_torchvision() -> Iterator[None]:
+    """A user's code may import torchvision by itself, also beside a CPU-only torch."""
+    declare()
+    yield
+    if "torchvision" in sys.modules:
+        prepare()  # what it has made of it is to work, too
+
+
+@contextmanager
+def _importing_from(folder: str) -> Iterator[None]:
+    """Modules in `folder` are found before all others in here, and afterwards still: functions import when called."""
+    sys.path.insert(0, folder)
+    try:
+        yield
     finally:
-        sys.path.pop(0)
+        sys.path.remove(folder)
+        if folder not in sys.path:
+            sys.path.append(folder)  # last: it must not hide what anybody else imports later

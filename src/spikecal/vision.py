@@ -1,9 +1,9 @@
 """torchvision, also beside a CPU-only torch.
 
 PyPI's torchvision is built for a CUDA torch. Beside a CPU-only one its compiled operators do not load, and even
-`import torchvision` fails with "operator torchvision::nms does not exist". `prepare()` declares the two operators that
-the import asks for and gives `nms` and `roi_align` bodies of tensor operations. Where the real operators load, it does
-nothing.
+`import torchvision` fails with "operator torchvision::nms does not exist". `declare()` declares the two operators that
+the import asks for; `prepare()` also gives `nms` and `roi_align` bodies of tensor operations. Where the real operators
+load, both do nothing.
 """
 
 from importlib import import_module
@@ -35,16 +35,23 @@ def vision(module: str = "torchvision") -> ModuleType:
         raise ConfigError("this needs torchvision, which is not installed: pip install torchvision") from error
 
 
-def prepare() -> None:
-    """Make `import torchvision` work, for packages that do it themselves; nothing where it does already."""
+def declare() -> bool:
+    """Make `import torchvision` work, for code that does it itself; whether there was need of it."""
     global _library
-    found = find_spec("torchvision")
-    if _library is not None or found is None or found.origin is None or _loads(Path(found.origin).parent):
-        return
+    found = find_spec("torchvision") if _library is None else None
+    if found is None or found.origin is None or _loads(Path(found.origin).parent):
+        return _library is not None
     _library = torch.library.Library("torchvision", "FRAGMENT")
     for operator in ("nms", "qnms"):
         _library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     _library.impl("nms", nms, "CompositeExplicitAutograd")
+    return True
+
+
+def prepare() -> None:
+    """Import torchvision with operators that work, also for packages that use it themselves."""
+    if not declare():
+        return
     # These refuse to go on without compiled operators; with the body above nms has no need of them.
     import_module("torchvision.ops.boxes")._assert_has_ops = lambda: None  # type: ignore[attr-defined]
     pooling: Any = import_module("torchvision.ops.roi_align")

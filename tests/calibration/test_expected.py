@@ -48,8 +48,8 @@ def test_it_is_near_what_a_run_counts(make: type[nn.Module], caplog: pytest.LogC
         snn = spikecal.convert(model, x, T=64, pipeline="baseline").snn
     counted = spikecal.evaluate(snn, x, ann=model).energy
     assert counted is not None and counted.ratio is not None and counted.ratio > 1.2
-    said = float(caplog.text.partition("expected to cost ")[2].partition(" times")[0])
-    assert said == pytest.approx(counted.ratio, rel=0.25)
+    said = float(caplog.text.partition("expected energy at T=64: ")[2].partition(" %")[0])
+    assert said / 100 == pytest.approx(counted.ratio, rel=0.25)
 
 
 def test_the_advice_fits_the_cause(caplog: pytest.LogCaptureFixture) -> None:
@@ -74,3 +74,8 @@ def test_check_says_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "resnet20", "-T", "256"]) == 0
     many = capsys.readouterr().out
     assert 0 < few < 1 and "use fewer steps: both cost the same at about T=" in many
+    torch.manual_seed(0)
+    told = str(spikecal.check(Bottleneck().eval(), torch.rand(4, 3, 12, 12), T=8))
+    assert "expected energy at T=8: " in told and 'joints="signed"' in told
+    one_layer = nn.Sequential(nn.Linear(4, 3), nn.ReLU())  # reads the image: nothing is left to save
+    assert "expected energy at T=4: 100 % of the ANN's" in str(spikecal.check(one_layer, torch.rand(4, 4), T=4))

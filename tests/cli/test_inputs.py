@@ -72,7 +72,7 @@ def test_check_takes_a_shape(run: Run, model: str, shape: str) -> None:
 
 
 def test_shapes_and_steps_that_cannot_be(run: Run) -> None:
-    fails(run("check", "nets.py:signals"), "--shape C,H,W (a signal: 2,64)")
+    fails(run("check", "nets.py:signals"), "--shape C,H,W (a signal: 2,64, a vector: 16)")
     fails(run("check", "nets.py:signals", "--shape", "2,0"), "--shape must be one to four positive sizes")
     fails(run("check", "nets.py:signals", "--shape", "2,64", "--size", 3, 3), "not both")
     fails(run("check", "resnet20", "-T", 10**12), "T must be a number of steps from 1 to 1,048,576")
@@ -82,6 +82,15 @@ def test_a_dataset_of_pictures(run: Run) -> None:
     code, out, err = run("convert", "nets.py:make", "--data", "nets.py:pictures", *QUICK)
     assert code == 0, err
     assert json.loads(out)["summary"]["split"] == "calibration"  # both splits are the same
+
+
+def test_a_function_without_test_images(run: Run, tmp_path: Path) -> None:
+    """What was converted is there all the same, and it is said why it was not measured."""
+    (tmp_path / "half.py").write_text(
+        "def f(split):\n    return __import__('nets').pictures(split) if split == 'train' else 1 / 0"
+    )
+    code, out, err = run("convert", "nets.py:make", "--data", "half.py:f", *QUICK[:-1])
+    assert code == 0 and "no summary: half.py:f raised ZeroDivisionError" in err and "x.snn: " in out
 
 
 def test_labels_outside_the_classes(run: Run) -> None:

@@ -41,6 +41,8 @@ def test_at_many_steps_the_boxes_are_the_analog_ones(example: ModuleType) -> Non
         found, expected = made.detector([scenes[0]])[0], detector([scenes[0]])[0]
     assert torch.allclose(found["boxes"], expected["boxes"], atol=0.3)
     assert detection.samples(detector, made.detector, scenes[:1], [4, 512])[0].spiking.keys() == {4, 512}
+    assert repr(made).startswith("<spikecal.detection.Conversion: GridDetector with <spikecal.Result: T=512 LCP; ")
+    assert made._repr_html_() == made.summary()._repr_html_() and made._repr_html_().count("<tr>") == 2
 
 
 def yolo(folder: Path) -> Path:
@@ -102,6 +104,30 @@ def test_rates_and_energy_of_several_outputs() -> None:
     assert spikecal.evaluate(snn, x, ann=net).spikes == found.spikes
     with pytest.raises(DataError, match="one output of classes"):
         spikecal.evaluate(snn, (x, [0] * 8))
+
+
+class Headed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())
+        self.heads = nn.ModuleList([nn.Sequential(nn.Conv2d(8, n, 1), nn.Sigmoid()) for n in (4, 2)])
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        x = self.body(x)
+        return [head(x) for head in self.heads]
+
+
+def test_rates_and_energy_with_analog_heads(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x = torch.rand(8, 3, 12, 12)
+    result = spikecal.convert(Headed().eval(), x, T=8, pipeline="lcp", keep=["heads"])
+    found = spikecal.evaluate(result.snn, x)
+    assert found.accuracy == [] and found.spikes > 0 and found.energy is not None and found.energy.ratio is not None
+    shown = dict(zip((table := result.summary(x)).names, table.rows[-1], strict=True))
+    assert shown["energy %"] == f"{100 * found.energy.ratio:.1f}" and "accuracy %" not in shown
+    with pytest.raises(DataError, match="one output of classes"):
+        spikecal.evaluate(result.snn, (x, [0] * 8))
+    result.report(tmp_path / "r.html", x)
 
 
 def test_a_body_is_put_into_its_place() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from exporting import NETWORKS, Trunk, images, spiking
 
-from spikecal import ConfigError, ConversionError
+from spikecal import ConfigError, ConversionError, DataError
 from spikecal.export.export import make_netlist
 from spikecal.export.integers import quantised, run_integers
 from spikecal.export.netlist import Conv, Linear
@@ -84,5 +84,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     x = images(1)
     with pytest.raises(ConfigError, match="weights have 4 to 16 bits, not 3"):
         spiking(NETWORKS["plain"](), x).export(tmp_path / "net.onnx", x, bits=3)
+    with pytest.raises(DataError, match="images are a tensor .*, not 'onnx'; formats are named by to="):
+        spiking(NETWORKS["plain"](), x).export(tmp_path / "net", "onnx")  # type: ignore[arg-type]
     with pytest.raises(ConversionError, match="a max-pool has no whole-number form"):
         spiking(Trunk(), x).export(tmp_path / "net.onnx", x, bits=8)

@@ -48,6 +48,18 @@ def test_all_offenders_at_once():
 
 
 @pytest.mark.parametrize(
+    "clip", [lambda x: 0.5 * (x.abs() - (x - 2).abs() + 2), lambda x: torch.where(x < 2, x.relu(), 2.0)]
+)
+def test_clips_in_other_forms_are_told_the_one_that_converts(clip):
+    class Clipped(nn.Module):
+        def forward(self, x):
+            return clip(x)
+
+    with pytest.raises(ConversionError, match=r"such as PACT's, write torch.clamp\(x, 0, alpha\)"):
+        lower(Clipped(), IMAGES)
+
+
+@pytest.mark.parametrize(
     "layer",
     [nn.MultiheadAttention(8, 2), nn.TransformerEncoderLayer(8, 2, 16), nn.LSTM(8, 4), nn.GRU(8, 4), nn.Softmax(1),
      nn.LayerNorm(8), nn.Softplus(), nn.GLU(), nn.Bilinear(8, 8, 3)],

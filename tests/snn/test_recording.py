@@ -37,6 +37,7 @@ def test_trains_and_potentials_are_those_of_the_equations() -> None:
     snn, conv = simple()
     x = images(5, 6, seed=2)
     run = snn.run(x, record=["1"], potentials=True)
+    assert repr(run) == f"<spikecal.Run: {int(run.spikes['1'].sum()):,} spikes; layers: 1; trains of 1>"
     op = snn.graph.nodes["1"].op
     theta, bias = (getattr(op, name).reshape(1, -1, 1, 1) for name in ("theta", "bias"))
     with torch.no_grad():
@@ -118,13 +119,14 @@ def test_frames_are_one_for_each_step() -> None:
 
 def test_hooks_are_called_or_refused() -> None:
     snn = spikecal.convert(residual(), images(8), T=4, pipeline=LCP).snn
-    calls: dict[str, int] = {}
+    counted: dict[str, int] = {}  # what hooks see, in the first dimension
     for name, module in snn.ops.items():
         with suppress(ConfigError):
-            module.register_forward_hook(lambda *_, name=name: calls.update({name: calls[name] + 1}))
-            calls[name] = 0
+            module.register_forward_hook(lambda op, given, found, n=name: counted.update({n: counted[n] + len(found)}))
+            counted[name] = 0
     snn(images(2))
-    assert calls and all(calls.values()), "a hook that was taken was not called"
+    # two images; what changes over time at all four steps, which sums have in a dimension of their own
+    assert set(counted.values()) == {2, 4, 8}
     with pytest.raises(ConfigError, match=r"would never be called.*record="):
         snn.ops["/relu"].register_full_backward_hook(print)
     seen: list[object] = []

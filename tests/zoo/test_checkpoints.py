@@ -66,6 +66,7 @@ CHECKPOINTS = {
     "an average with its rate": {"model": RAW, "ema": {"module": under("module."), "decay": 0.999}},
     "a shadow": {"model": RAW, "ema": {"shadow": WEIGHTS, "decay": 0.999}},
     "params_ema": {"params": RAW, "params_ema": WEIGHTS},
+    "a state by another name": {"model_state": WEIGHTS, "best": 0.9},
 }
 
 

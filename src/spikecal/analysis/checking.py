@@ -48,10 +48,13 @@ class Check:
             rows = [(error.layer, error.found, error.hint) for error in self.refused]
             return Table(f"{self.name}: refused", ("layer", "found", "what to do"), rows)
         cost = f"at T = {self.T} about {duration(self.estimate.seconds)} and {in_words(self.estimate.bytes)} of memory"
-        said = "\n".join(
-            [*linear_lines(self.estimate.linear), f"{len(self.stages)} stages; {cost}; loops by {described()}"]
-        )
-        return Table(f"{self.name}: converts", COLUMNS, stage_rows(self.stages), said)
+        energy = self.estimate.energy.sentence()
+        said = [
+            *linear_lines(self.estimate.linear),
+            f"{len(self.stages)} stages; {cost}; loops by {described()}",
+            energy,
+        ]
+        return Table(f"{self.name}: converts", COLUMNS, stage_rows(self.stages), "\n".join(said))
 
     def __str__(self) -> str:
         return str(self.table())

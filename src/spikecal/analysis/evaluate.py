@@ -182,11 +182,13 @@ def _added(one: Sequence[int], two: Sequence[int]) -> list[int]:
 
 
 def gives_classes(snn: SpikingNetwork, x: Tensor) -> bool:
-    """Whether the output is one row of classes for each image, as far as that is known without its analog head."""
-    output = snn.graph.output
-    if snn.head is not None:
-        return True
-    return isinstance(output, str) and len(shapes_of(snn.graph, (x[:1],))[output]) == 2
+    """Whether the output is one row of classes for each image."""
+    home = next(snn.parameters())
+    one, output = x[:1].to(home.device, home.dtype), snn.graph.output
+    if snn.head is not None:  # only it knows
+        found = snn(one, steps=1)
+        return isinstance(found, Tensor) and found.ndim == 2
+    return isinstance(output, str) and len(shapes_of(snn.graph, (one,))[output]) == 2
 
 
 def image_dims(graph: Graph) -> int | None:

@@ -12,7 +12,10 @@ from spikecal.snn.windows import Windows
 
 
 def inspect(path: str | Path) -> dict[str, Any]:
-    """What is in a file: T, when each network answers, pipeline, records, and the bytes of each parameter set."""
+    """What is in a file: T, when each network answers, pipeline, records, and the bytes of each parameter set.
+
+    `neurons` are those that are not spikecal's, with class and settings.
+    """
     reader = Reader(path)
     info = {name: _finite(value) for name, value in reader.spec["info"].items() if name != "placements"}  # in timing
     return {
@@ -24,6 +27,7 @@ def inspect(path: str | Path) -> dict[str, Any]:
         "nodes": len(reader.spec["nodes"]),
         "operations": sorted({entry["op"] for entry in reader.spec["nodes"]}),
         "head": reader.spec["head"],
+        "neurons": reader.spec.get("neurons", {}),
         "parameter_bytes": _parameter_bytes(reader),
     }
 

@@ -31,17 +31,17 @@ class Expected:
     def ratio(self) -> float:
         return (self.once + self.analog + self.spikes) / self.ann if self.ann else 0.0
 
-    def advice(self) -> str:
-        """Why it costs more than the ANN, and what helps."""
-        even = int(self.T * (self.ann - self.once) / max(self.analog + self.spikes, 1e-12))
-        steps = f"both cost the same at about T={even}" if even >= 1 else "at every T"
+    def sentence(self) -> str:
+        """What share of the ANN's energy it takes; where that is more than all of it, also why and what helps."""
+        share = f"expected energy at T={self.T}: {100 * self.ratio:.0f} % of the ANN's"
+        return f"{share}; {self._advice()}" if self.ratio > 1 else share
+
+    def _advice(self) -> str:
         if self.analog > self.spikes:
             layers = "1 layer reads" if self.readers == 1 else f"{self.readers} layers read"
             return f'{layers} linear values as currents, at every step: joints="signed" (--joints signed) sends spikes'
-        return f"use fewer steps: {steps}"
-
-    def sentence(self) -> str:
-        return f"at T={self.T} it is expected to cost {self.ratio:.1f} times the energy of its ANN: {self.advice()}"
+        even = int(self.T * (self.ann - self.once) / max(self.analog + self.spikes, 1e-12))
+        return f"use fewer steps: both cost the same at about T={even}" if even >= 1 else "it costs more at every T"
 
 
 def expected_rate(histogram: Histogram, theta: Tensor) -> float:

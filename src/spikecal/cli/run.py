@@ -19,10 +19,15 @@ def run(
     data_root: options.DataRoot = None,
     images: Annotated[int, typer.Option(min=1, metavar="N", help="Test images, drawn by the seed.")] = 1,
     seed: options.Seed = 0,
+    neuron: options.Neurons = None,
+    device: options.Device = None,
     json: options.Json = False,
 ) -> None:
     """Run a network on images and write its input currents and every spike, for test benches of hardware."""
     from spikecal.tasks.running import Running, run_file
 
-    asked = Running(file=file, output=output, steps=steps, data=data, data_root=data_root, images=images, seed=seed)
+    asked = Running(
+        file=file, output=output, steps=steps, data=data, data_root=data_root, images=images, seed=seed,
+        neurons=neuron or (), device=device,
+    )  # fmt: skip
     show(run_file(asked), json)

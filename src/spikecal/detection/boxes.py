@@ -151,6 +151,8 @@ def as_boxes(data: Any) -> BoxData:
         return data
     if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
         raise DataError(f"{type(data).__name__} is no set with boxes: {PAIRS}")
+    if len(data) == 0:
+        raise DataError(f"there are no images: {PAIRS}")
     images: list[Tensor] = []
     targets: list[Target] = []
     for i in range(len(data)):

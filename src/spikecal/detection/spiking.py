@@ -31,6 +31,7 @@ from spikecal.result import Result
 from spikecal.snn.file import load as load_network
 from spikecal.snn.network import READOUTS, Readout, SpikingNetwork
 from spikecal.snn.own_neurons import Given
+from spikecal.tables import Table
 from spikecal.workdir import fingerprint
 from spikecal.zoo.detectors import body_of, body_place
 
@@ -64,9 +65,9 @@ class SpikingBody(nn.Module):
         return found
 
 
-@dataclass
+@dataclass(repr=False)
 class Conversion:
-    """A detector with a spiking body for every T asked for, and what was done to make them."""
+    """A detector with a spiking body for every T asked for; `body` is the `Result` of converting it."""
 
     analog: nn.Module
     body: Result
@@ -83,6 +84,17 @@ class Conversion:
     @property
     def records(self) -> list[StageRecord]:
         return self.body.records
+
+    def __repr__(self) -> str:
+        return f"<spikecal.detection.Conversion: {type(self.analog).__name__} with {self.body}>"
+
+    def _repr_html_(self) -> str:
+        """As notebooks show it: the table of its bodies."""
+        return self.body._repr_html_()
+
+    def summary(self) -> Table:
+        """A line for each T, of the spiking bodies; `evaluate` measures the detectors."""
+        return self.body.summary()
 
     def save(self, path: str | Path) -> None:
         """Write the spiking bodies of all T to one file; `load` puts them into the detector again."""
@@ -109,7 +121,9 @@ def convert(
     progress: Watching = None,
     device: Device = None,
 ) -> Conversion:
-    """Give one of torchvision's detectors a spiking body, calibrated on `count` of the `images`; it is left as it is.
+    """Give a detector a spiking body, calibrated on `count` of the `images`; the detector is left as it is.
+
+    It is one of torchvision's, or one that names its body (docs/detection.md#your-own-network).
 
     `images` are those the detector takes, [3, H, W] in 0..1 and of any size: a list, a dataset (what follows the image
     in its items is ignored), a loader of lists, or `BoxData`. Each is scaled and normalised by the detector's own

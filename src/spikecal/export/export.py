@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spikecal.devices import CPU, placed, whatever_the_default
 from spikecal.errors import ConfigError, DataError
 from spikecal.export.build import netlist_of
 from spikecal.export.integers import Integers, Per, quantised
@@ -19,6 +20,7 @@ from spikecal.export.spikingjelly import write_spikingjelly
 from spikecal.export.verify import Verdict, of_integers, of_network, verify
 from spikecal.progress import Progress
 from spikecal.snn.network import SpikingNetwork
+from spikecal.tensors import as_tensor
 
 SUFFIXES = {".nir": "nir", ".onnx": "onnx", ".py": "spikingjelly"}
 WRITERS = {"nir": write_nir, "onnx": write_onnx, "spikingjelly": write_spikingjelly}
@@ -69,6 +71,7 @@ class Exported:
         }  # fmt: skip
 
 
+@whatever_the_default
 def export(
     snn: SpikingNetwork,
     path: str | Path,
@@ -82,7 +85,11 @@ def export(
 
     With `bits` all of its numbers are whole ones, weights of so many bits, and biases are calibrated on `images`.
     """
-    path = Path(path)
+    path, snn, images = Path(path), placed(snn, CPU), as_tensor(images)
+    if isinstance(images, Tensor):
+        images = images.cpu()
+    elif images is not None:
+        raise DataError(f"images are a tensor [N, ...], not {images!r:.40}; formats are named by to=")
     to = to or SUFFIXES.get(path.suffix)
     if to not in WRITERS:
         known = ", ".join(f"{name} ({suffix})" for suffix, name in SUFFIXES.items())
@@ -103,14 +110,15 @@ def make_netlist(snn: SpikingNetwork, images: Tensor | None = None) -> Netlist:
     return netlist_of(snn, image, *_range(snn, image if images is None else images))
 
 
+@whatever_the_default
 def export_inputs(snn: SpikingNetwork, images: Tensor) -> Tensor:
     """What goes into an exported network at each step, `[latency, N, C + planes, ...]`.
 
     That is the image for T steps and, where the network has initial potentials, biases of their own for some steps or
     layers that wait, one clock plane for each step: plane t is all ones at step t.
     """
-    images = snn.checked((images,))[0][0]
-    netlist = make_netlist(snn, images)
+    images = snn.checked((images,))[0][0].cpu()
+    netlist = make_netlist(placed(snn, CPU), images)
     return frames(images, netlist.T, netlist.latency, netlist.planes)
 
 

@@ -43,17 +43,17 @@ class Spikes:
 
 
 def spikes_of(snn: SpikingNetwork, netlist: Netlist, images: Tensor) -> Spikes:
-    """Run a network and keep all of its spikes."""
-    found = trains(snn, images)
+    """Run a network where it is, and keep all of its spikes."""
+    home = next(snn.parameters()).device
+    found = trains(snn, images.to(home))
     events = {}
     for name, levels in found.levels.items():
         flat = levels.transpose(0, 1).flatten(2)  # [N, steps, neurons]
         places = flat.nonzero()
-        events[name] = torch.cat([places, flat[tuple(places.T)].long().unsqueeze(1)], 1).int().numpy()
+        events[name] = torch.cat([places, flat[tuple(places.T)].long().unsqueeze(1)], 1).int().cpu().numpy()
     shapes = {node.name: node.shape for node in netlist.neurons()}
-    return Spikes(
-        snn.T, snn.latency, _currents(netlist, images), events, shapes, snn.export_outputs(found.outputs).numpy()
-    )
+    answers = snn.export_outputs(found.outputs).cpu().numpy()
+    return Spikes(snn.T, snn.latency, _currents(netlist, images), events, shapes, answers)
 
 
 @torch.no_grad()

@@ -74,15 +74,18 @@ class Graph:
         found = {name: value for name, value in self.walk(*inputs) if name in wanted}
         return self.finish(found.__getitem__)
 
-    def walk(self, *inputs: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Every value of the ANN in running order; each is let go after its last reader."""
+    def walk(self, *inputs: Tensor, hooks: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """Every value of the ANN in running order; each is let go after its last reader.
+
+        Without `hooks` nobody else notices: those that a user has put on operations are not called.
+        """
         values: dict[str, Tensor] = dict(zip(self.inputs(), inputs, strict=True))
         yield from list(values.items())
         last = {name: node.name for node in self.nodes.values() for name in (*node.inputs, *node.shape_refs)}
         for node in self.nodes.values():
             if isinstance(node.op, Input):
                 continue
-            value = apply_node(node, values)
+            value = apply_node(node, values, hooks)
             if node.name in last:
                 values[node.name] = value
             for name in {*node.inputs, *node.shape_refs}:
@@ -106,10 +109,12 @@ def _device_of(structure: Any) -> torch.device:
     return found[0].device if found else torch.device("cpu")
 
 
-def apply_node(node: Node, values: dict[str, Tensor]) -> Tensor:
+def apply_node(node: Node, values: dict[str, Tensor], hooks: bool) -> Tensor:
     """The value of one node on a plain batch."""
     shapes = [values[name].shape for name in (*node.inputs[:1], *node.shape_refs)]
-    return node.op(*(values[name] for name in node.inputs), shapes=shapes)
+    run = node.op if hooks else node.op.forward
+    value: Tensor = run(*(values[name] for name in node.inputs), shapes=shapes)
+    return value
 
 
 def describe(graph: Graph) -> list[Any]:

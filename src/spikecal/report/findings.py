@@ -141,7 +141,7 @@ def _few_images(sources: Sequence[Source]) -> Finding | None:
         if source.calibration_images is None or source.pipeline is None:
             continue
         parts = [("thresholds", MMSE().images, source.pipeline.threshold.images)]
-        parts += [(PLURAL.get(c.label, c.label), type(c)().images, c.images) for c in source.pipeline.calibrators]
+        parts += [(PLURAL.get(c.label, c.label), type(c).images, c.images) for c in source.pipeline.calibrators]
         if source.detector:  # whose images are large: the method has fewer of them, for every part
             parts = [(part, min(whole, DETECTOR_IMAGES), asked) for part, whole, asked in parts]
         for part, whole, asked in parts:

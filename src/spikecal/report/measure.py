@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from spikecal.analysis.energy import Energy, measure_energy
 from spikecal.analysis.errors import IMAGES, NetworkErrors, ann_graph, measure_errors
-from spikecal.analysis.evaluate import answering, check_weights
+from spikecal.analysis.evaluate import answering, check_weights, gives_classes
 from spikecal.analysis.summary import Summary
 from spikecal.data.card import Card
 from spikecal.data.images import Data, Unreadable, none_readable
@@ -63,12 +63,6 @@ def first_images(data: Data, card: Card, strict: bool = False) -> tuple[Tensor, 
     for images, indices in Prepared(data, card).batches(IMAGES, None if strict else unreadable):
         return images, None if data.labels is None else data.labels[indices].tolist()
     raise none_readable(data.name, unreadable)
-
-
-def gives_classes(network: SpikingNetwork, images: Tensor) -> bool:
-    """Whether the output is one row of numbers an image, so that there is an answer to be right about."""
-    outputs = network(_at_home(network, images[:1]))
-    return isinstance(outputs, Tensor) and outputs.ndim == 2
 
 
 def look(

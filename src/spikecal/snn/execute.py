@@ -195,7 +195,7 @@ def whole_numbers(neuron: Neuron) -> torch.dtype:
 def shapes_of(graph: Graph, inputs: Sequence[Tensor]) -> dict[str, torch.Size]:
     """Shape of every value for inputs of these sizes, from a pass of the ANN over one image."""
     with _refusing(inputs):
-        return {name: value.shape for name, value in graph.walk(*(x[:1] for x in inputs))}
+        return {name: value.shape for name, value in graph.walk(*(x[:1] for x in inputs), hooks=False)}
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ from spikecal.snn.execute import Emission, Shapes, Want
 from spikecal.snn.outputs import joined
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """`outputs`: the model's structure of running means `[T, N, ...]`; `spikes`: neuron layer -> counts `[N, ...]`.
 
@@ -29,6 +29,11 @@ class Run:
     spikes: dict[str, Tensor]
     trains: dict[str, Tensor] = field(default_factory=dict)
     potentials: dict[str, Tensor] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        counted = sum(int(counts.sum()) for counts in self.spikes.values())
+        kept = f"; trains of {', '.join(self.trains)}" if self.trains else ""
+        return f"<spikecal.Run: {counted:,} spikes; layers: {len(self.spikes)}{kept}>"
 
 
 class Recorder:

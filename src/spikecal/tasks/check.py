@@ -82,7 +82,9 @@ def check_model(
     (T,) = steps_of(T)
     network, card, pipeline, timed = task_of_model(model, task).part(model, resolve_plan(name))
     if shape is None and card.size is None:
-        raise ConfigError(f"{model} does not say what it takes: give --size H W, or --shape C,H,W (a signal: 2,64)")
+        raise ConfigError(
+            f"{model} does not say what it takes: give --size H W, or --shape C,H,W (a signal: 2,64, a vector: 16)"
+        )
     shape = shape or (0, *(card.size or ()))
     images = noise(timed, shape) if shape[0] else random_images(network, card, timed, (shape[1], shape[2]))
     shape = tuple(images.shape[1:])
@@ -104,9 +106,7 @@ def check_model(
         f"{size(found.bytes)} of memory for {pipeline.fixed.images:,} inputs of {'×'.join(map(str, shape))} "
         f"(less memory: it goes to disk); loops by {facts['loops']}"
     )
-    energy = f"about {100 * found.energy.ratio:.0f} % of the ANN's energy at T = {T}"
-    energy += f": {found.energy.advice()}" if found.energy.ratio > 1 else ""
-    told = [*linear_lines(found.linear), cost, energy]
+    told = [*linear_lines(found.linear), cost, found.energy.sentence()]
     return Outcome(facts, [Table(f"{model}: converts", COLUMNS, rows), *map(Line, told)])
 
 

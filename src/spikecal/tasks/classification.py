@@ -178,7 +178,7 @@ class _Made:
                 seconds=self.result.timings.alone(),
                 progress=progress,
             )
-        except DataError as error:  # no images to test on, or no classes to be right about
+        except (DataError, ConfigError) as error:  # no images to test on, or no classes to be right about
             self.why = str(error)
             return
         self.unreadable = {**self.unreadable, **more}

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from spikecal.analysis.evaluate import check_weights, original
+from spikecal.analysis.evaluate import check_weights, gives_classes, original
 from spikecal.analysis.inspection import inspect
 from spikecal.analysis.summary import Summary
 from spikecal.data.card import Card
@@ -18,7 +18,7 @@ from spikecal.errors import ConfigError, DataError
 from spikecal.graph.graph import Graph, describe
 from spikecal.graph.joints import staged
 from spikecal.progress import Progress
-from spikecal.report.measure import Measured, ann_of, check_inputs, first_images, gives_classes, look
+from spikecal.report.measure import Measured, ann_of, check_inputs, first_images, look
 from spikecal.report.source import Source
 from spikecal.snn.file import load
 from spikecal.snn.network import SpikingNetwork

@@ -167,7 +167,7 @@ def _measured(
     try:
         held_out = chosen_boxes(asked.data, "test").sample(asked.test, asked.seed)
         found = precisions(made.analog, {T: made.at(T) for T in sorted(made.body.networks)}, held_out, progress)
-    except DataError as error:
+    except (DataError, ConfigError) as error:
         return None, {}, str(error)
     made.body.describe(measured=measured_precision(held_out.name, found))
     return held_out, found, ""

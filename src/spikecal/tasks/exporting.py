@@ -48,7 +48,7 @@ class Exporting:
 def export_file(asked: Exporting, progress: Progress | None) -> Outcome:
     """Write the network; with `verify`, an export that is not faithful is an error, and stays to be looked at."""
     check_output(asked.output, [asked.file])
-    snn = load_network(asked.file, asked.steps)
+    snn = exported_network(asked.file, asked.steps)
     images, labels = None, None
     if asked.verify:
         images, labels = images_for(asked.file, snn, asked.data, asked.data_root, asked.images, asked.seed)
@@ -71,11 +71,19 @@ def export_file(asked: Exporting, progress: Progress | None) -> Outcome:
     return Outcome(facts, [*parts, _verdict_table(asked.output, verdicts)], _unfaithful(asked.output, verdicts))
 
 
-def load_network(file: Path, steps: int | None) -> SpikingNetwork:
-    """The network for so many steps, or the largest of the file."""
+def exported_network(file: Path, steps: int | None) -> SpikingNetwork:
+    """The network for so many steps, or the largest of the file; its neurons must be known elsewhere too."""
+    own = inspect(file)["neurons"]
+    if own:
+        raise ConfigError(f"{file} has {', '.join(own)} neurons, which are known nowhere else: use integrate-and-fire")
+    return load_network(file, steps)
+
+
+def load_network(file: Path, steps: int | None, neurons: Sequence[str] = ()) -> SpikingNetwork:
+    """The network for so many steps, or the largest of the file, if it is whole."""
     if inspect(file)["head"]:
         raise ConfigError(f"{file} has an analog head or is a detector's body: only whole networks can be exported")
-    return load(file) if steps is None else load(file, T=steps)
+    return load(file, steps, neurons=neurons)
 
 
 def card_of(file: Path, snn: SpikingNetwork) -> Card:

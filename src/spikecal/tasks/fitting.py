@@ -7,14 +7,14 @@ from pathlib import Path
 from spikecal.errors import SpikecalError
 from spikecal.export.chips import Chip, Fit, chip_called, fits
 from spikecal.export.export import make_netlist
-from spikecal.tasks.exporting import load_network
+from spikecal.tasks.exporting import exported_network
 from spikecal.tasks.outcome import Line, Outcome, Table
 
 
 def check_target(path: Path, target: str, steps: int | None = None) -> Outcome:
     """What of a network a chip can hold; what it cannot is an error, after the table."""
     chip = chip_called(target)
-    found = fits(make_netlist(load_network(path, steps)), chip)
+    found = fits(make_netlist(exported_network(path, steps)), chip)
     bad = sum(len(fit.problems) for fit in found)
     facts = {
         "file": str(path), "target": target, "fits": bad == 0, "layers": [asdict(fit) for fit in found],

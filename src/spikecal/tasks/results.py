@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spikecal.analysis.evaluate import batches, original
+from spikecal.analysis.evaluate import batches, gives_classes, original
 from spikecal.analysis.summary import Summary
 from spikecal.data.card import Card
 from spikecal.data.images import Data
@@ -16,14 +16,14 @@ from spikecal.files import check_output
 from spikecal.graph.graph import Graph
 from spikecal.progress import Silent, Watching, watched
 from spikecal.report.content import NOTHING
-from spikecal.report.measure import gives_classes, look
+from spikecal.report.measure import look
 from spikecal.report.source import from_result
 from spikecal.result import Result
 from spikecal.tables import Table
 from spikecal.tasks.pages import carried, write_report
 from spikecal.tasks.summary import summary_table
 
-NAME = "images"  # of images that have no other
+NAME = "yours"  # images that have no name
 NETWORK = "network"
 
 

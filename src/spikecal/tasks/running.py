@@ -1,8 +1,10 @@
 """A network of a file run on images, with its spikes as data."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from spikecal.devices import CPU, device_of
 from spikecal.errors import ConfigError
 from spikecal.export.export import make_netlist
 from spikecal.export.spikes import SUFFIXES, spikes_of, write_spikes
@@ -22,6 +24,8 @@ class Running:
     data_root: Path | None
     images: int
     seed: int
+    neurons: Sequence[str] = ()  # classes of those in the file that are not spikecal's
+    device: str | None = None
 
 
 def run_file(asked: Running) -> Outcome:
@@ -29,9 +33,11 @@ def run_file(asked: Running) -> Outcome:
     check_output(asked.output, [asked.file])
     if asked.output.suffix not in SUFFIXES:
         raise ConfigError(f"{asked.output}: spikes are written as {' or '.join(SUFFIXES)}")
-    snn = load_network(asked.file, asked.steps)
+    home = device_of(asked.device) or CPU
+    snn = load_network(asked.file, asked.steps, asked.neurons)
     images, _ = images_for(asked.file, snn, asked.data, asked.data_root, asked.images, asked.seed)
-    found = spikes_of(snn, make_netlist(snn, images), images)
+    netlist = make_netlist(snn, images)
+    found = spikes_of(snn.to(home), netlist, images)
     write_spikes(asked.output, found)
     facts = {
         "file": str(asked.output), "T": found.T, "latency": found.latency, "images": len(images),

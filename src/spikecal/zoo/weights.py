@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 # Where training scripts put a state dict; of several the first. Averaged weights are those that were evaluated.
 WRAPPERS = (
     "state_dict_ema", "model_ema", "ema_state_dict", "ema_model", "params_ema", "ema", "shadow", "state_dict",
-    "model_state_dict", "model", "net", "network", "weights", "params", "module",
+    "model_state_dict", "model_state", "model", "net", "network", "weights", "params", "module",
 )  # fmt: skip
 COMPILED = "_orig_mod."  # torch.compile's, before the names of what it wraps
 PARALLEL = "module."  # DistributedDataParallel's, and AveragedModel's
