@@ -1,5 +1,6 @@
 """ONNX files as models: the network that is read gives the outputs of the one that was written."""
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import spikecal
+from scripts import ROOT
 from spikecal.cli.main import main
 from spikecal.errors import ConfigError, ConversionError, FileError
 from spikecal.zoo.models import build_model, load_model, random_images
-from spikecal.zoo.onnx.read import read_onnx
+from spikecal.zoo.onnx.read import NEAR, read_onnx
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -140,6 +142,14 @@ WEIGHT = np.random.default_rng(0).normal(size=(4, 2, 3, 3)).astype(np.float32)
             node("Transpose", "x", perm=[0, 2, 3, 1], to="t"), node("MatMul", "t", "m", to="u"), node("Add", "u", "b"),
             shape=shape, m=WEIGHT[0, :, 0].reshape(2, 3), b=np.ones(3, np.float32),
         ),
+        lambda shape: graph_of(  # weights that are normalised in the file, and a shape that is computed there
+            node("ReduceMean", "w", axes=[1, 2, 3], to="m"), node("Sub", "w", "m", to="c"),
+            node("Mul", "c", "c", to="q"),
+            node("ReduceMean", "q", axes=[1, 2, 3], to="v"), node("Sqrt", "v", to="d"), node("Div", "c", "d", to="u"),
+            node("Conv", "x", "u", to="z"), node("Shape", "p", to="n"), node("Clip", "n", "two", "three", to="k"),
+            node("Neg", "k", to="e"), node("Slice", "z", "zero", "e", "two"), shape=shape, w=WEIGHT,
+            p=np.zeros(1, np.float32), two=np.array([2]), three=np.array([3]), zero=np.array([0]),
+        ),
         lambda shape: graph_of(node("Split", "x", "s", to="y", axis=1), shape=shape, s=np.array([2])),
         lambda shape: graph_of(
             node("Sub", "c", "x", to="s"), node("Relu", "s", to="r"), node("Div", "r", "c"), shape=shape,
@@ -151,6 +161,18 @@ def test_as_other_frameworks_write_it(tmp_path: Path, model: Any, side: int) -> 
     """`read_onnx` compares with onnxruntime itself, and raises where they differ."""
     onnx.save(model((1, 2, side, side)), tmp_path / "net.onnx")
     read_onnx(tmp_path / "net.onnx")
+
+
+def test_the_files_of_the_networks_that_convert() -> None:
+    """What scripts/onnx_table.py has found is what docs/models.md says of it."""
+    found = json.loads((ROOT / "bench" / "results" / "onnx.json").read_text())["models"]
+    known = json.loads((ROOT / "docs" / "models.json").read_text())["models"]
+    assert all(known[spec]["converts"] for spec in found)
+    read = {spec: one["off"] for spec, one in found.items() if one["reads"]}
+    refused = [f"`{spec}`" for spec in sorted(found.keys() - read.keys())]
+    told = f"{len(read)} of {len(found)} files are read"
+    page = " ".join((ROOT / "docs" / "models.md").read_text().split())
+    assert told in page and all(name in page for name in refused) and max(read.values()) < NEAR
 
 
 def test_a_difference_from_onnxruntime_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,17 @@ class Call:
             raise Unknown(f"the operator {self.kind} on a constant or a size")
         return value
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether the first input is made of numbers alone, of weights or of sizes that the file has."""
+        value = self.inputs[0]
+        return isinstance(value, np.ndarray) or (isinstance(value, list) and all(type(n) is int for n in value))
+
+    def computed(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Value:
+        """What numpy's function makes of the first input, which is constant; sizes stay a list."""
+        found = function(np.asarray(self.inputs[0]), *arguments, **named)
+        return found.tolist() if isinstance(self.inputs[0], list) else found
+
     def constant(self, index: int) -> np.ndarray[Any, Any] | None:
         """An input that must be a constant; None where it is not given."""
         value = self.inputs[index] if index < len(self.inputs) else None

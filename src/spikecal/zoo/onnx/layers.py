@@ -111,8 +111,10 @@ OPERATORS.update(dict.fromkeys(MODULES, _of_module))
 
 
 @reads("Clip")
-def clip(c: Call) -> fx.Node:
+def clip(c: Call) -> Value:
     low, high = c.setting("min", 1), c.setting("max", 2)
+    if c.is_constant:
+        return c.computed(np.clip, low, high)
     if low == 0 and high is not None:
         return c.module(nn.Hardtanh(0.0, float(high)))
     return c.call(torch.clamp, c.x, low, high)
@@ -189,10 +191,13 @@ def global_pool(c: Call) -> fx.Node:
 
 
 @reads("ReduceMean", "ReduceSum")
-def reduce(c: Call) -> fx.Node:
-    axes = c.setting("axes", 1) or list(range(1, c.rank()))
+def reduce(c: Call) -> Value:
+    axes, keep = c.setting("axes", 1), bool(c.attributes.get("keepdims", 1))
+    if c.is_constant:
+        over = tuple(axes) if axes else None
+        return c.computed(np.mean if c.kind == "ReduceMean" else np.sum, axis=over, keepdims=keep)
     function = torch.mean if c.kind == "ReduceMean" else torch.sum
-    return c.call(function, c.x, tuple(axes), bool(c.attributes.get("keepdims", 1)))
+    return c.call(function, c.x, tuple(axes or range(1, c.rank())), keep)
 
 
 @reads("Resize", "Upsample")

@@ -57,9 +57,19 @@ def total(c: Call) -> fx.Node:
     return found
 
 
-@reads("Neg")
-def negative(c: Call) -> fx.Node:
-    return c.call(torch.neg, c.x)
+ALONE: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {  # of values, of constants
+    "Neg": (torch.neg, np.negative),
+    "Sqrt": (torch.sqrt, np.sqrt),
+    "Reciprocal": (torch.reciprocal, np.reciprocal),
+}
+
+
+def _alone(c: Call) -> Value:
+    of_values, of_constants = ALONE[c.kind]
+    return c.computed(of_constants) if c.is_constant else c.call(of_values, c.x)
+
+
+OPERATORS.update(dict.fromkeys(ALONE, _alone))
 
 
 # -- shapes ------------------------------------------------------------------------------------------------------------
@@ -82,6 +92,8 @@ def constant_of_shape(c: Call) -> Value:
 
 @reads("Shape")
 def shape(c: Call) -> Value:
+    if not isinstance(c.inputs[0], fx.Node):
+        return np.array(np.shape(c.inputs[0]))
     start, end = c.attributes.get("start", 0), c.attributes.get("end", c.rank())
     return [_size(c, d) for d in range(c.rank())][start:end]
 
@@ -105,6 +117,8 @@ def cast(c: Call) -> Value:
 def rounded(c: Call) -> Value:
     if isinstance(c.inputs[0], list):
         return c.inputs[0]  # sizes are whole
+    if c.is_constant:
+        return c.computed({"Floor": np.floor, "Ceil": np.ceil, "Round": np.rint}[c.kind])
     functions = {"Floor": torch.floor, "Ceil": torch.ceil, "Round": torch.round}
     return c.call(functions[c.kind], c.x)
 
@@ -157,8 +171,8 @@ def reshape(c: Call) -> Value:
     wanted = list(sizes) if isinstance(sizes, list) else [int(n) for n in sizes]
     if isinstance(value, np.ndarray):
         return value.reshape([value.shape[d] if n == 0 else n for d, n in enumerate(wanted)])
-    if isinstance(value, list):
-        return value
+    if isinstance(value, list):  # sizes; torch.onnx turns pads into a matrix and back
+        return np.asarray(value).reshape(wanted) if c.is_constant and len(wanted) > 1 else value
     if c.target.batch is not None and wanted and wanted[0] == c.target.batch:
         wanted[0] = 0  # written for one batch, and meant for every
     kept = [_size(c, d) if type(n) is int and n == 0 else n for d, n in enumerate(wanted)]
