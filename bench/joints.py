@@ -3,12 +3,14 @@
     [IMAGENET_SAMPLES=FOLDER] python bench/joints.py [DIR] [NETWORK=FILE …]       rerun to resume after the last row
 
 DIR is where CIFAR-10 is (default: where `spikecal datasets` puts it), FILE the weights of a network of
-bench/small_networks.py. Networks are calibrated on 512 training images by LCP and tested on the first 1,000 test
-images, without waits and within a latency of T + 10. `below` is how many points they are below the ANN there, `energy`
+bench/small_networks.py. Networks are calibrated on 256 training images by LCP and tested on the first 500 test images,
+without waits and with every layer waiting one step. `below` is how many points they are below the ANN there, `energy`
 that of synapses in multiples of the ANN's; `loss` is what they lose against analog joints, in points, and `error` its
 standard error, paired over images. With photographs as in bench/imagenet_samples.py there are rows of
-EfficientNet-Lite0, calibrated on 32 of them and tested on 60, all scaled to 128 x 128 pixels, with every layer waiting
+EfficientNet-Lite0, calibrated on 32 of them and tested on 100, all scaled to 128 x 128 pixels, with every layer waiting
 one step: without waits it knows next to nothing.
+`reaches` are dead zones that were tried for signed neurons, on training images that nothing was calibrated on: how far
+the outputs are from the ANN's (KL divergence), and the share of steps in which signed neurons fire.
 """
 
 import json
@@ -20,32 +22,40 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from imagenet_samples import FOLDER
 from torch import Tensor
 from torch.nn import functional as F
-from waits import Subject, cifar, facts_of, imagenet, unpacked
+from waits import BATCH, Subject, cifar, facts_of, imagenet, unpacked
 
 import spikecal
+from spikecal.analysis.energy import EnergyMeter
 from spikecal.arguments import home_of
+from spikecal.calibration.divergence import ann_outputs, divergences, standard_error
 from spikecal.files import write_whole
 from spikecal.graph.graph import describe
 from spikecal.graph.joints import JOINTS, Joints, analog_readers, staged
+from spikecal.graph.ops import SignedSpike, frozen
 from spikecal.phases import Context, run_phases
 from spikecal.progress import Silent
 from spikecal.reproduce.cells import machine
 
 RESULT = Path(__file__).parent / "results" / "joints.json"
 NETWORKS = ("mobilenet", "mnasnet", "preact", "densenet")
-CALIBRATION, TESTED = 512, 1000
-PHOTOGRAPHS, FEW, PIXELS = 32, 60, 128
-STEPS = (16, 8, 32)
-LATENCIES = (None, "+10")
+CALIBRATION, HELD_OUT, TESTED = 256, 256, 500
+PHOTOGRAPHS, FEW, PIXELS = 32, 100, 128
+STEPS = (16, 8)
 IMAGENET = "efficientnet-lite0"
+REACHES = {"1/2": (0.5, 0.5), "3/4": (0.75, 0.75), "1": (1.0, 1.0), "1 to 1/2": (1.0, 0.5), "3/2 to 1/2": (1.5, 0.5)}
+TRIED = ("mobilenet", 16)  # on what
 
 
 @cache
-def small(name: str, file: Path, root: Path | None) -> Subject:
-    return cifar(f"{Path(__file__).parent / 'small_networks.py'}:{name}", file, root, CALIBRATION, TESTED)
+def small(name: str, file: Path, root: Path | None) -> tuple[Subject, Tensor]:
+    """A network, and training images that are held out."""
+    model = f"{Path(__file__).parent / 'small_networks.py'}:{name}"
+    one = cifar(model, file, root, CALIBRATION + HELD_OUT, TESTED)
+    return replace(one, seen=one.seen[HELD_OUT:]), one.seen[:HELD_OUT]
 
 
 @cache
@@ -58,14 +68,14 @@ def scaled(images: Tensor) -> Tensor:
     return F.interpolate(images, size=(PIXELS, PIXELS), mode="bilinear", antialias=True)
 
 
-def planned(names: list[str]) -> Iterator[tuple[str, str, int, str | None, Joints]]:
-    """Row, network, T, latency and joints; analog ones come before those that are compared with them."""
+def planned(names: list[str]) -> Iterator[tuple[str, str, int, int, Joints]]:
+    """Row, network, T, waits and joints; analog ones come before those that are compared with them."""
     for T in STEPS:
-        for name in names:
-            for latency in LATENCIES if name != IMAGENET else ("every layer waits 1",):
-                for joints in JOINTS if T == STEPS[0] or name != IMAGENET else ():
-                    when = f"T={T}" if latency is None else f"T={T}, {latency}"
-                    yield f"{name}, {when}, {joints}", name, T, latency, joints
+        for name in names if T == STEPS[0] else [name for name in names if name != IMAGENET]:
+            for wait in (1, 0) if name != IMAGENET else (1,):
+                for joints in JOINTS:
+                    when = f"T={T}, every layer waits {wait}" if wait else f"T={T}"
+                    yield f"{name}, {when}, {joints}", name, T, wait, joints
 
 
 def main(root: Path | None, files: dict[str, Path]) -> None:
@@ -73,21 +83,28 @@ def main(root: Path | None, files: dict[str, Path]) -> None:
     found |= {"calibration": CALIBRATION, "tested": TESTED, "machine": machine()}
     rows = found.setdefault("rows", {})
     names = [name for name in NETWORKS if name in files] + ([IMAGENET] if FOLDER in os.environ else [])
-    for row, name, T, latency, joints in planned(names):
+    for row, name, T, wait, joints in planned(names):
         if row in rows:
             continue
-        one = shrunk() if name == IMAGENET else small(name, files[name], root)
+        one = shrunk() if name == IMAGENET else small(name, files[name], root)[0]
         analog = rows.get(f"{row.removesuffix(joints)}analog")
-        if analog is not None and not differs(one, joints):
-            rows[row] = {**analog, "joints": joints}
-            continue
-        snn = everywhere(one, T, joints) if name == IMAGENET else converted(one, T, latency, joints)
-        facts = {"network": name, "joints": joints, "readers": len(analog_readers(snn.graph)), **facts_of(one, snn)}
-        losses = 100 * (unpacked((analog or facts)["answers"]) - unpacked(facts["answers"]))
-        facts |= {"loss": float(losses.mean()), "error": float(losses.std()) / len(losses) ** 0.5}
-        rows[row] = facts
-        print(row, {key: value for key, value in facts.items() if key != "answers"}, flush=True)
-        write_whole(RESULT, json.dumps(found, indent=1) + "\n")
+        rows[row] = {**analog, "joints": joints} if analog and not differs(one, joints) else told(one, T, wait, joints)
+        losses = 100 * (unpacked((analog or rows[row])["answers"]) - unpacked(rows[row]["answers"]))
+        rows[row] |= {"network": name, "loss": float(losses.mean()), "error": standard_error(losses)}
+        put(found, row, rows[row])
+    name, T = TRIED
+    if name in files:
+        try_reaches(found, *small(name, files[name], root), T)
+
+
+def put(found: dict[str, Any], row: str, facts: dict[str, Any]) -> None:
+    print(row, {key: value for key, value in facts.items() if key != "answers"}, flush=True)
+    write_whole(RESULT, json.dumps(found, indent=1) + "\n")
+
+
+def told(one: Subject, T: int, wait: int, joints: Joints) -> dict[str, Any]:
+    snn = converted(one, T, wait, joints)
+    return {"joints": joints, "readers": len(analog_readers(snn.graph)), **facts_of(one, snn)}
 
 
 def differs(one: Subject, joints: Joints) -> bool:
@@ -96,16 +113,17 @@ def differs(one: Subject, joints: Joints) -> bool:
     return found[0] != found[1]
 
 
-def converted(one: Subject, T: int, latency: str | None, joints: Joints) -> spikecal.SpikingNetwork:
-    settings: dict[str, Any] = {"pipeline": "lcp", "records": False, "joints": joints}
-    return spikecal.convert(one.model, one.seen, T=T, latency=latency, **settings).snn
-
-
-def everywhere(one: Subject, T: int, joints: Joints) -> spikecal.SpikingNetwork:
-    """By LCP, with every layer waiting one step: a search would take too long."""
+def converted(
+    one: Subject, T: int, wait: int, joints: Joints, reach: tuple[float, float] | None = None
+) -> spikecal.SpikingNetwork:
+    """By LCP, with every layer waiting so many steps; signed neurons with a reach that goes from one to another."""
     plain = spikecal.convert(one.model, one.seen, T=T, pipeline="baseline", joints=joints, records=False).snn
-    waits = {stage.name: 1 for stage in plain.stages if stage.spiking}
+    waits = {stage.name: wait for stage in plain.stages if stage.spiking and wait}
     network = spikecal.SpikingNetwork(plain.graph, T, waits)
+    for stage in network.stages:
+        if reach is not None and isinstance(stage.end.op, SignedSpike):
+            first, last = reach
+            stage.end.op.reach = frozen(first + (last - first) * torch.arange(1, T + 1)[:, None] / T)
     device, dtype = home_of(one.model)
     context = Context(
         ann=plain.graph.clone(), images=[(x.to(device, dtype),) for x in one.seen.split(1)],
@@ -113,6 +131,25 @@ def everywhere(one: Subject, T: int, joints: Joints) -> spikecal.SpikingNetwork:
     )  # fmt: skip
     run_phases(context, network, 0.0)
     return network
+
+
+def try_reaches(found: dict[str, Any], one: Subject, held: Tensor, T: int) -> None:
+    """Each dead zone, and analog joints beside them."""
+    rows = found.setdefault("reaches", {})
+    batches = [(x,) for x in held.split(BATCH)]
+    for name, reach in {"analog joints": None, **REACHES}.items():
+        if name in rows:
+            continue
+        snn = converted(one, T, 1, "signed" if reach else "analog", reach)
+        far = divergences(snn, batches, ann_outputs(staged(one.model, (held[:2],)), batches))
+        spikes, meter = snn.run(held[:BATCH]).spikes, EnergyMeter(snn)
+        meter.add((held[:BATCH],), spikes)
+        rates = [float(spikes[s.name].double().mean()) / T for s in snn.stages if s.kind == "signed neurons"]
+        rows[name] = {
+            "divergence": float(far.mean()), "error": standard_error(far), "energy": meter.result().ratio,
+            "rate": sum(rates) / len(rates) if rates else None,
+        }  # fmt: skip
+        put(found, name, rows[name])
 
 
 if __name__ == "__main__":

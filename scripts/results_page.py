@@ -290,6 +290,16 @@ def _joints(rows: dict[str, dict[str, Any]]) -> str:
     return grid(["network", "T, latency", *columns], lines)
 
 
+def _reaches(rows: dict[str, dict[str, Any]]) -> str:
+    """Each dead zone of signed neurons."""
+    lines = [
+        [name, plus_minus(of["divergence"], of["error"], 3), "" if of["rate"] is None else f"{of['rate']:.2f}",
+         f"{of['energy']:.2f}"]
+        for name, of in rows.items()
+    ]  # fmt: skip
+    return grid(["reach", "divergence from the ANN", "firing rate of signed neurons", "energy"], lines)
+
+
 def _tuned(rows: dict[str, dict[str, Any]]) -> str:
     """Each network that was fine-tuned, beside the same without."""
     lines = []
@@ -313,7 +323,7 @@ BENCHES: dict[str, tuple[str, Parts]] = {
     ),
     "waits": ("waits.json", {"rows": _waits, "delayed": _delayed}),
     "placing": ("placing.json", {"rows": _placed, "falls": _falls}),
-    "joints": ("joints.json", {"rows": _joints}),
+    "joints": ("joints.json", {"rows": _joints, "reaches": _reaches}),
     "past": ("past_the_paper.json", {"rows": _by_steps}),
     "finetune": ("finetune.json", {"quantised": _tuned, "rows": _tuned}),
     "weights": ("weights.json", {"tried": _by_rate, "confirmed": _confirmed}),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from cli.calls import Run, fails
 from cli.conftest import run  # noqa: F401
+from hostile.subjects import made, written
 from networks import dyadic, dyadic_images, images
 from torch import Tensor, nn
 
@@ -33,7 +34,7 @@ from spikecal.calibration.histogram import Histogram
 from spikecal.data.card import Card
 from spikecal.data.images import Data
 from spikecal.graph.joints import analog_readers, in_time
-from spikecal.graph.ops import SignedSpike, Spike
+from spikecal.graph.ops import SignedSpike, Spike, frozen
 from spikecal.neurons import SignedIntegrateAndFire
 from spikecal.pipeline import Phase
 from spikecal.report.content import build
@@ -248,14 +249,15 @@ def test_waits_are_placed_at_them_too() -> None:
 
 
 def test_potentials_trains_and_gradients() -> None:
-    """Where nothing fires the potential is within half a threshold; training runs the network itself."""
+    """Where nothing fires the potential is within the reach of the step; training runs the network itself."""
     snn, x = exact(False), dyadic_images(3, seed=6)
     (name,) = signed_stages(snn)
     seen = snn.run(x, record=[name], potentials=True)
     train = seen.trains[name]
     assert set(train.unique().tolist()) == {-1, 0, 1} and torch.equal(train.abs().sum(0).int(), seen.spikes[name])
-    silent = seen.potentials[name][train == 0]
-    assert float(silent.min()) >= -0.25 and float(silent.max()) < 0.25
+    for t, (levels, potentials) in enumerate(zip(train, seen.potentials[name], strict=True), 1):
+        silent, reach = potentials[levels == 0], 0.5 * (1 - t / 16)
+        assert float(silent.min()) >= -reach and float(silent.max()) < reach
     trained = snn.trainable()
     found = trained(x)
     assert torch.equal(found.detach(), snn(x))
@@ -290,6 +292,42 @@ def test_files_have_a_format_of_their_own(results: dict[str, spikecal.Result], t
         loaded = spikecal.load(path)
         assert torch.equal(loaded(x), result.snn(x)) and loaded.origin.joints == joints
         assert measure_errors(mobile(), loaded, images(4)).layers  # the model is arranged as the file says
+
+
+def test_files_without_a_reach_fire_at_half_a_threshold(tmp_path: Path) -> None:
+    """As all files did that were written before there was one."""
+    x = dyadic_images(4)
+    before = exact(True)
+    (name,) = signed_stages(before)
+    op = before.graph.nodes[name].op
+    assert isinstance(op, SignedSpike) and op.reach is not None
+    closing, op.reach = before.run(x).spikes[name], None
+    before.save(tmp_path / "net.snn")
+    after = spikecal.load(tmp_path / "net.snn")
+    assert "reach" not in after.graph.nodes[name].op.tensors()
+    op.reach = frozen(torch.full((8, 1), 0.5))
+    half, found = before.run(x, record=[name]), after.run(x, record=[name])
+    assert torch.equal(half.trains[name], found.trains[name]) and not torch.equal(closing, found.spikes[name])
+
+
+@pytest.mark.parametrize(
+    ("reach", "match"),
+    [
+        (torch.full((7, 1), 0.5), "a reach for another number of steps than 8"),
+        (torch.full((8, 1), 0.25), "at least half a threshold"),
+        (torch.full((8, 5), 0.5), "different numbers of channels"),
+        (torch.full((8, 1), torch.nan), "not finite"),
+    ],
+)
+def test_what_a_file_may_not_say_of_a_reach(reach: Tensor, match: str, tmp_path: Path) -> None:
+    snn = exact(False)
+    (name,) = signed_stages(snn)
+    snn.save(tmp_path / "net.snn")
+    parts = made(tmp_path / "net.snn")
+    parts.tensors[parts.spec["parameters"]["8"][f"{name}:reach"]] = reach
+    written(tmp_path / "net.snn", parts)
+    with pytest.raises(FileError, match=match):
+        spikecal.load(tmp_path / "net.snn")
 
 
 def test_what_a_file_may_not_say_of_joints(results: dict[str, spikecal.Result], tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ class Cells:
     bias: Tensor | None = None  # enters at every step
     v_init: Tensor | None = None
     step_bias: Tensor | None = None  # `[T, ...]`, one for each step; it is part of the current that `advance` is given
+    reach: Tensor | None = None  # `[T, ...]`, of signed neurons; `advance` is given the rows of its own steps
 
     def own_charge(self, T: int) -> Tensor:
         """What initial potential and bias bring in `T` steps."""
@@ -104,7 +105,7 @@ class IntegrateAndFire(Neuron):
         """
         v, fires = state["v"], torch.empty_like(state["v"])
         constant = current[0] if current.shape[0] == 1 and steps > 1 else None
-        for t, reached in enumerate(_falling(cells.theta, cells.bias, steps)):
+        for t, reached in enumerate(_falling([cells.theta] * steps, cells.bias)):
             v.add_(current[t] if constant is None else constant)
             torch.ge(v, reached, out=fires)
             v.addcmul_(fires, cells.theta, value=-1)
@@ -125,7 +126,7 @@ class IntegrateAndFire(Neuron):
         """The same in one loop; a neuron that derives from this one has another `advance`, and needs its own."""
         if type(self) is not IntegrateAndFire:
             return False
-        reached = torch.stack(list(_falling(cells.theta, cells.bias, steps if cells.bias is not None else 1)))
+        reached = torch.stack([*_falling([cells.theta] * (1 if cells.bias is None else steps), cells.bias)])
         if not loops.fire(current, state["v"], cells.theta, reached, steps, value, total, levels):
             return False
         if cells.bias is not None:
@@ -149,11 +150,11 @@ class IntegrateAndFire(Neuron):
 
 @dataclass(frozen=True)
 class SignedIntegrateAndFire(IntegrateAndFire):
-    """`v <- v + I(t) + b`; +1 where `v >= theta/2`, -1 where `v < -theta/2`; `v <- v - theta` times the level.
+    """`v <- v + I(t) + b`; +1 where `v >= r theta`, -1 where `v < -r theta`; `v <- v - theta` times the level.
 
-    For linear values, which have both signs. What is left stays in `[-theta/2, theta/2)`: the sum of levels is rounded
-    without any half step, and a tie goes up. Were `v = -theta/2` to fire as well, a neuron at a tie would fire +1 and
-    -1 in turn for ever.
+    For linear values, which have both signs. `r` is the reach of the step, 1/2 where cells have none. It ends at 1/2,
+    so what is left is in `[-theta/2, theta/2)`: the sum of levels is rounded without any half step, and a tie goes up.
+    Were `v = -theta/2` to fire as well, a neuron at a tie would fire +1 and -1 in turn for ever.
     """
 
     name = "signed integrate-and-fire"
@@ -163,10 +164,11 @@ class SignedIntegrateAndFire(IntegrateAndFire):
     def advance(self, current: Tensor, state: State, cells: Cells, steps: int) -> Iterator[Tensor]:
         """Integrate, fire, subtract; in place and in floats, with the bias as in `IntegrateAndFire`."""
         v, levels, below = state["v"], torch.empty_like(state["v"]), torch.empty_like(state["v"])
-        for t, reached in enumerate(_falling(cells.theta / 2, cells.bias, steps)):
+        reaches = [cells.theta / 2] * steps if cells.reach is None else (cells.reach * cells.theta).unbind(0)
+        for t, (reached, reach) in enumerate(zip(_falling(reaches, cells.bias), reaches, strict=True)):
             v.add_(current[t if len(current) > 1 else 0])
             torch.ge(v, reached, out=levels)
-            torch.lt(v, reached - cells.theta, out=below)
+            torch.lt(v, reached - 2 * reach, out=below)
             levels.sub_(below)
             v.addcmul_(levels, cells.theta, value=-1)
             yield levels
@@ -184,12 +186,9 @@ class SignedIntegrateAndFire(IntegrateAndFire):
         return clipped, count.eq_(clipped)
 
 
-def _falling(level: Tensor, bias: Tensor | None, steps: int) -> Sequence[Tensor]:
-    """What the potential without any bias has to reach at each step, where with it that is `level`."""
-    if bias is None:
-        return [level] * steps
-    passed = torch.arange(1, steps + 1, device=bias.device, dtype=bias.dtype)
-    return (level - passed.reshape(-1, *(1,) * bias.ndim) * bias).unbind(0)
+def _falling(levels: Sequence[Tensor], bias: Tensor | None) -> Sequence[Tensor]:
+    """What the potential without any bias has to reach at each step, where with it that is one of `levels`."""
+    return levels if bias is None else [level - passed * bias for passed, level in enumerate(levels, 1)]
 
 
 def initial_potential(v_init: Tensor | None, like: Tensor) -> Tensor:

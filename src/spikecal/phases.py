@@ -127,6 +127,17 @@ def set_threshold(op: Spike, theta: Tensor, T: int, pipeline: Pipeline) -> None:
     op.theta = frozen(theta)
     op.bias = frozen(steadily * theta / (2 * T)) if steadily else None
     op.v_init = frozen(early * theta / 2) if early else None
+    if isinstance(op, SignedSpike):
+        op.reach = frozen(closing_reach(theta, T))
+
+
+def closing_reach(theta: Tensor, T: int) -> Tensor:
+    """`[T, 1]`: `1 - t / (2 T)` at step t, a dead zone that closes until neurons round.
+
+    With a constant current the n-th spike of either sign is then sent when `|c| t + theta t / (2 T)` reaches `n theta`:
+    neurons round by a bias that points away from 0.
+    """
+    return 1 - torch.arange(1, T + 1).to(theta)[:, None] / (2 * T)
 
 
 def run_phases(context: Context, network: SpikingNetwork, per_image: float) -> list[StageRecord]:

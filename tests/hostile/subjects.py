@@ -84,7 +84,7 @@ def every_operation(T: int) -> SpikingNetwork:
         ("trunk", ops.Joint(bias=numbers(4)), "affine"),
         ("pad", ops.Pad(pad=(1, 1, 1, 1)), "trunk"),
         ("cut", ops.Slice(index=(WHOLE, WHOLE, inner, inner)), "pad", "x"),
-        ("sent", ops.SignedSpike(theta=torch.ones(4)), "cut"),
+        ("sent", ops.SignedSpike(theta=torch.ones(4), reach=torch.ones(T, 1)), "cut"),
         ("left", neurons(clip=6.0, step_bias=numbers(T, 4) / 8), "sent"),
         ("small", ops.AdaptiveAvgPool(size=(4, 4)), "trunk"),
         ("right", neurons(theta=torch.ones(1)), "small"),

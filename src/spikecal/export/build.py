@@ -72,6 +72,8 @@ def _neurons(build: Builder, node: Operation, value: Value) -> Value:
         refuse(node, f"channels at dimension {op.channel}", "put them at dimension 1")
     if op.v_init is not None and op.v_init.ndim > 1:
         refuse(node, "an initial potential for each neuron", 'calibrate with Potential(per="channel")')
+    if "reach" in op.tensors():
+        refuse(node, "signed neurons whose dead zone closes step by step", 'convert with joints="analog"')
     build.check_delays(build.stages[node.name])
     if op.bias is not None:
         value = value.plus(build.during(node, by_channel(op.bias, channels)))

@@ -186,8 +186,8 @@ def check_neurons(name: str, op: Spike, T: int) -> None:
     least = torch.finfo(op.theta.dtype).tiny
     usable = bool(((op.theta >= least) & (op.theta <= 1 / least)).all())
     require(usable, f"the thresholds of {shown(name)} are not positive numbers that can be divided by")
-    each = op.step_bias
-    require(each is None or len(each) == T, f"{shown(name)} has step biases for another number of steps than {T}")
+    for kind, each in (("step biases", op.step_bias), ("a reach", op.tensors().get("reach"))):
+        require(each is None or len(each) == T, f"{shown(name)} has {kind} for another number of steps than {T}")
 
 
 def _check_graph(graph: Graph) -> None:

@@ -34,6 +34,7 @@ class Memory:
     wait: int = 0
     nodes: dict[str, State] = field(default_factory=dict)
     arrived: int = 0  # steps
+    emitted: int = 0  # likewise, of neurons
     charge: Tensor | None = None  # of the steps that were waited for
     silence: Tensor | None = None  # a current `[1, N, ...]` of neurons that wait
 
@@ -140,7 +141,8 @@ def emit(
     levels = over_steps(like, emitted, whole_numbers(neuron)) if Want.LEVELS in want else None
     potentials = over_steps(like, emitted) if Want.POTENTIALS in want else None
     state, t = memory.nodes[end.name], 0
-    for charge, own, count in _charging(memory, arriving, steps, cells, flush):
+    for charge, charged, count in _charging(memory, arriving, steps, cells, flush):
+        own = _reaching(charged, memory, count)
         parts = [None if kept is None else kept[t : t + count] for kept in (value, levels)]
         if potentials is None and neuron.advance_at_once(charge, state, own, count, total, *parts):
             t += count
@@ -184,6 +186,12 @@ def _charging(
     if flush:
         assert memory.silence is not None, "only a stage that waits is flushed"
         yield memory.silence, replace(cells, bias=None), flush
+
+
+def _reaching(cells: Cells, memory: Memory, steps: int) -> Cells:
+    """The parameters with the reach of the next steps that are emitted."""
+    first, memory.emitted = memory.emitted, memory.emitted + steps
+    return cells if cells.reach is None else replace(cells, reach=cells.reach[first : first + steps])
 
 
 def whole_numbers(neuron: Neuron) -> torch.dtype:

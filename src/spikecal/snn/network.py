@@ -386,8 +386,9 @@ def _check_channels(stage: Stage, shape: Sequence[int], T: int) -> None:
     for kind, tensor in op.tensors().items():
         if tensor.ndim == 1 and len(tensor) not in (1, shape[op.channel]):
             raise DataError(f"{stage.name} has {shape[op.channel]} channels and {len(tensor)} numbers for {kind}")
-        if kind == "step_bias" and tuple(tensor.shape) != (T, shape[op.channel]):
-            raise DataError(f"{stage.name} has {T} steps and {shape[op.channel]} channels, but step biases "
+        widths = {"step_bias": (shape[op.channel],), "reach": (1, shape[op.channel])}.get(kind)
+        if widths is not None and tuple(tensor.shape) not in [(T, width) for width in widths]:
+            raise DataError(f"{stage.name} has {T} steps and {shape[op.channel]} channels, but its {kind} is "
                             f"{list(tensor.shape)}")  # fmt: skip
 
 

@@ -31,8 +31,8 @@ class Trainable(nn.Module):
 
     `forward` is that of the network, spike for spike. Backwards, a level is taken for a sum of steps of which each has
     the slope of `surrogate`, and neurons for what resets by subtraction. `snn` is the network itself: it runs, is
-    evaluated and saved as it is at any time. Units of max-pools and gains are no parameters; where max-pools count in
-    units of thresholds, thresholds stay as they are.
+    evaluated and saved as it is at any time. Units of max-pools, gains and the reach of signed neurons are no
+    parameters; where max-pools count in units of thresholds, thresholds stay as they are.
     """
 
     def __init__(self, network: SpikingNetwork, surrogate: Surrogate = triangle) -> None:
@@ -40,7 +40,7 @@ class Trainable(nn.Module):
         self.snn, self.surrogate = copy.deepcopy(network), surrogate
         self.snn.reset()
         self.snn.origin = network.origin.trained()
-        fixed = {"gain", "unit"} | ({"theta"} if _counts_in_units(network) else set())
+        fixed = {"gain", "unit", "reach"} | ({"theta"} if _counts_in_units(network) else set())
         for name, parameter in self.snn.named_parameters():
             parameter.requires_grad_(parameter.is_floating_point() and name.rpartition(".")[2] not in fixed)
 
@@ -89,15 +89,16 @@ class _Firing:
     flush: int
     surrogate: Surrogate
 
-    def slope(self, charge: Tensor) -> Tensor:
-        """Of the level by the potential before firing, both in units of theta: one step for each level but 0.
+    def slope(self, charge: Tensor, t: int) -> Tensor:
+        """Of the level of step t by the potential before firing, in units of theta: one step for each level but 0.
 
-        Neurons that round fire half a level before it.
+        Neurons that round fire half a level before it, or at the reach that they have.
         """
         op = self.stage.end.op
         assert isinstance(op, Spike)
-        early = 0.0 if op.neuron.floors else 0.5
-        steps = (level - math.copysign(early, level) for level in op.neuron.alphabet if level)
+        reach = op.cells(charge.ndim).reach
+        early = 0.0 if op.neuron.floors else 0.5 if reach is None else 1 - reach[t]
+        steps = (level - math.copysign(1, level) * early for level in op.neuron.alphabet if level)
         return sum((self.surrogate(charge - step) for step in steps), torch.zeros_like(charge))
 
 
@@ -136,7 +137,7 @@ class _Fire(torch.autograd.Function):
         for t in range(len(levels) - 1, -1, -1):
             level = levels[t].to(potentials)
             charge = potentials[t] / theta + level
-            slope = ctx.firing.slope(charge)
+            slope = ctx.firing.slope(charge, t)
             difference = passed_on[t] - by_v
             by_theta += (difference * (level - slope * charge)).sum_to_size(theta.shape)
             by_v = by_v + difference * slope

@@ -132,12 +132,15 @@ class Spike(Unhooked, Op):
     def cells(self, ndim: int) -> Cells:
         """The parameters of the layer, to broadcast against a current of `ndim` dimensions."""
         bias, v_init = (None if t is None else along(t, self.channel, ndim) for t in (self.bias, self.v_init))
-        each = None if self.step_bias is None else torch.stack([along(b, self.channel, ndim) for b in self.step_bias])
-        return Cells(self.height(ndim), bias, v_init, each)
+        each, reach = (
+            None if rows is None else torch.stack([along(row, self.channel, ndim) for row in rows])
+            for rows in (self.step_bias, self.tensors().get("reach"))
+        )
+        return Cells(self.height(ndim), bias, v_init, each, reach)
 
     def scaled(self, factor: Tensor) -> "Spike":
         """The same layer with its thresholds, and all else it has of its own, times `factor` `[C]` or `[1]`."""
-        own = {name: tensor for name, tensor in self.tensors().items() if name != "gain"}
+        own = {name: tensor for name, tensor in self.tensors().items() if name not in ("gain", "reach")}
         if self.v_init is not None and self.v_init.ndim > 1:
             channel = self.channel - 1 if self.channel > 0 else -1
             own["v_init"] = self.v_init * along(factor, channel, self.v_init.ndim)
@@ -158,14 +161,25 @@ class Spike(Unhooked, Op):
 
 
 class SignedSpike(Spike):
-    """A linear value that weights read: the identity in the ANN, a layer of signed neurons in the SNN."""
+    """A linear value that weights read: the identity in the ANN, a layer of signed neurons in the SNN.
+
+    `reach` [T, 1] or [T, C] is the potential that fires at each step, of either sign, in units of theta; or 1/2.
+    """
 
     CONFIG: ClassVar[dict[str, Any]] = {**Spike.CONFIG, "neuron": SignedIntegrateAndFire()}
+    TENSORS = (*Spike.TENSORS, "reach")
+    reach: nn.Parameter | None
 
     def validate(self) -> None:
+        reach = self.reach
+        require(reach is None or (reach.ndim == 2 and reach.numel() > 0), "reach must have one row per step")
+        require(reach is None or bool((reach >= 0.5).all()), "a reach must be at least half a threshold")
         super().validate()
         require(self.neuron.alphabet[0] < 0, "a linear value needs neurons with negative levels")
         require(self.clip is None, "a linear value has no clip")
+
+    def _widths(self) -> set[int]:
+        return super()._widths() | (set() if self.reach is None else {self.reach.shape[1]})
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
         return x if self.gain is None else x * along(self.gain, self.channel, self.ndim)
