@@ -46,8 +46,8 @@ CALIBRATION, HELD_OUT, TESTED = 256, 256, 500
 PHOTOGRAPHS, FEW, PIXELS = 32, 100, 128
 STEPS = (16, 8)
 IMAGENET = "efficientnet-lite0"
-REACHES = {"1/2": (0.5, 0.5), "3/4": (0.75, 0.75), "1": (1.0, 1.0), "1 to 1/2": (1.0, 0.5), "3/2 to 1/2": (1.5, 0.5)}
-TRIED = ("mobilenet", 16)  # on what
+REACHES = {"1/2": (0.5, 0.5), "1 to 1/2": (1.0, 0.5), "3/4": (0.75, 0.75), "1": (1.0, 1.0), "3/2 to 1/2": (1.5, 0.5)}
+TRIED = ("mobilenet", IMAGENET)  # what reaches are tried on
 
 
 @cache
@@ -59,9 +59,11 @@ def small(name: str, file: Path, root: Path | None) -> tuple[Subject, Tensor]:
 
 
 @cache
-def shrunk() -> Subject:
-    one = imagenet(PHOTOGRAPHS, FEW)
-    return replace(one, seen=scaled(one.seen), test=scaled(one.test))
+def shrunk() -> tuple[Subject, Tensor]:
+    """The ImageNet network, and photographs that are held out."""
+    one = imagenet(PHOTOGRAPHS + FEW, FEW)
+    seen = scaled(one.seen)
+    return replace(one, seen=seen[:PHOTOGRAPHS], test=scaled(one.test)), seen[PHOTOGRAPHS:]
 
 
 def scaled(images: Tensor) -> Tensor:
@@ -83,18 +85,22 @@ def main(root: Path | None, files: dict[str, Path]) -> None:
     found |= {"calibration": CALIBRATION, "tested": TESTED, "machine": machine()}
     rows = found.setdefault("rows", {})
     names = [name for name in NETWORKS if name in files] + ([IMAGENET] if FOLDER in os.environ else [])
+
+    def subject(name: str) -> tuple[Subject, Tensor]:
+        return shrunk() if name == IMAGENET else small(name, files[name], root)
+
     for row, name, T, wait, joints in planned(names):
         if row in rows:
             continue
-        one = shrunk() if name == IMAGENET else small(name, files[name], root)[0]
+        one, _ = subject(name)
         analog = rows.get(f"{row.removesuffix(joints)}analog")
         rows[row] = {**analog, "joints": joints} if analog and not differs(one, joints) else told(one, T, wait, joints)
         losses = 100 * (unpacked((analog or rows[row])["answers"]) - unpacked(rows[row]["answers"]))
         rows[row] |= {"network": name, "loss": float(losses.mean()), "error": standard_error(losses)}
         put(found, row, rows[row])
-    name, T = TRIED
-    if name in files:
-        try_reaches(found, *small(name, files[name], root), T)
+    for name in TRIED:
+        if name in names:
+            try_reaches(found, name, *subject(name), STEPS[0])
 
 
 def put(found: dict[str, Any], row: str, facts: dict[str, Any]) -> None:
@@ -133,23 +139,25 @@ def converted(
     return network
 
 
-def try_reaches(found: dict[str, Any], one: Subject, held: Tensor, T: int) -> None:
-    """Each dead zone, and analog joints beside them."""
-    rows = found.setdefault("reaches", {})
-    batches = [(x,) for x in held.split(BATCH)]
-    for name, reach in {"analog joints": None, **REACHES}.items():
-        if name in rows:
+def try_reaches(found: dict[str, Any], network: str, one: Subject, held: Tensor, T: int) -> None:
+    """Each dead zone, and analog joints beside them, with every layer waiting one step."""
+    rows, batches = found.setdefault("reaches", {}), [(x,) for x in held.split(BATCH)]
+    targets = ann_outputs(staged(one.model, (held[:2],), joints="analog"), batches)
+    for name, reach in {**REACHES, "analog joints": None}.items():
+        row = f"{network}, {name}"
+        if row in rows:
             continue
         snn = converted(one, T, 1, "signed" if reach else "analog", reach)
-        far = divergences(snn, batches, ann_outputs(staged(one.model, (held[:2],)), batches))
+        far = divergences(snn, batches, targets)
         spikes, meter = snn.run(held[:BATCH]).spikes, EnergyMeter(snn)
         meter.add((held[:BATCH],), spikes)
         rates = [float(spikes[s.name].double().mean()) / T for s in snn.stages if s.kind == "signed neurons"]
-        rows[name] = {
-            "divergence": float(far.mean()), "error": standard_error(far), "energy": meter.result().ratio,
+        rows[row] = {
+            "network": network, "reach": name, "T": T, "images": len(held), "divergence": float(far.mean()),
+            "error": standard_error(far), "energy": meter.result().ratio,
             "rate": sum(rates) / len(rates) if rates else None,
         }  # fmt: skip
-        put(found, name, rows[name])
+        put(found, row, rows[row])
 
 
 if __name__ == "__main__":

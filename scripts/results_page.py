@@ -293,11 +293,11 @@ def _joints(rows: dict[str, dict[str, Any]]) -> str:
 def _reaches(rows: dict[str, dict[str, Any]]) -> str:
     """Each dead zone of signed neurons."""
     lines = [
-        [name, plus_minus(of["divergence"], of["error"], 3), "" if of["rate"] is None else f"{of['rate']:.2f}",
-         f"{of['energy']:.2f}"]
-        for name, of in rows.items()
+        [of["network"], of["reach"], plus_minus(of["divergence"], of["error"], 3),
+         "" if of["rate"] is None else f"{of['rate']:.2f}", f"{of['energy']:.2f}"]
+        for of in rows.values()
     ]  # fmt: skip
-    return grid(["reach", "divergence from the ANN", "firing rate of signed neurons", "energy"], lines)
+    return grid(["network", "reach", "divergence from the ANN", "firing rate of signed neurons", "energy"], lines)
 
 
 def _tuned(rows: dict[str, dict[str, Any]]) -> str:

@@ -18,6 +18,7 @@ from spikecal import (
     Bias,
     ClosedFormWeights,
     ConfigError,
+    ConversionError,
     FileError,
     FineTune,
     Pipeline,
@@ -33,6 +34,7 @@ from spikecal.analysis.errors import measure_errors
 from spikecal.calibration.histogram import Histogram
 from spikecal.data.card import Card
 from spikecal.data.images import Data
+from spikecal.export.build import netlist_of
 from spikecal.graph.joints import analog_readers, in_time
 from spikecal.graph.ops import SignedSpike, Spike, frozen
 from spikecal.neurons import SignedIntegrateAndFire
@@ -276,6 +278,12 @@ def test_errors_split_into_their_parts(results: dict[str, spikecal.Result]) -> N
         whole = sum(parts[part].mean for part in ("input", "flooring", "clipping", "unevenness", "weights"))
         torch.testing.assert_close(whole, parts["total"].mean, rtol=1e-5, atol=1e-6)
         assert float(parts["clipping"].squared.sum()) < float(parts["total"].squared.sum())
+
+
+def test_no_export_loses_the_dead_zone() -> None:
+    snn, x = exact(False), dyadic_images(1)
+    with pytest.raises(ConversionError, match=r'dead zone closes .*joints="analog"'):
+        netlist_of(snn, x[0], x.amin(0), x.amax(0))
 
 
 # -- files, the command line, the report -------------------------------------------------------------------------------
