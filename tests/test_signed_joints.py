@@ -283,7 +283,7 @@ def test_errors_split_into_their_parts(results: dict[str, spikecal.Result]) -> N
 def test_no_export_loses_the_dead_zone() -> None:
     snn, x = exact(False), dyadic_images(1)
     with pytest.raises(ConversionError, match=r'dead zone closes .*joints="analog"'):
-        netlist_of(snn, x[0], x.amin(0), x.amax(0))
+        netlist_of(snn, x, x.amin((0, 2, 3)), x.amax((0, 2, 3)))
 
 
 # -- files, the command line, the report -------------------------------------------------------------------------------
