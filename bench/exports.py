@@ -1,69 +1,139 @@
-"""Exports of the embedded ResNet-20 in every installed simulator, spike by spike; writes bench/results/exports.json.
+"""Exports of the embedded ResNet-20 in every installed simulator; writes bench/results/exports.json and docs/export.md.
 
-    python bench/exports.py     rerun to resume after the last finished row
+    python bench/exports.py [DIR]     rerun to resume after the last finished row
 
 `make verify-exports` runs it in one environment with SpikingJelly and ONNX Runtime and in another one with sinabs: they
-want different versions of nir. Networks are calibrated by LCP on 128 embedded images and run on 500 test images.
+want different versions of nir. Networks are calibrated by LCP on 128 embedded images and kept in DIR, so that both
+environments run the same ones. They run on 500 test images, 100 where sums are exact, and every spike is compared in
+single precision; in double precision on 50 of them. `accuracy` has the network and its exact export on 1,000 images.
 """
 
 import json
 import platform
+import re
+import sys
 import tempfile
+import time
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import spikecal
 from spikecal.data.prepare import Prepared
 from spikecal.data.sources import load_data, subset
+from spikecal.export.export import make_netlist
+from spikecal.export.grid import on_grid
+from spikecal.export.simulate import run_netlist
 from spikecal.export.simulators import SIMULATORS
 from spikecal.files import write_whole
 from spikecal.zoo.models import load_model
 
 RESULT = Path(__file__).parent / "results" / "exports.json"
-T, CALIBRATION, IMAGES = 8, 128, 500
-NETWORKS: dict[str, dict[str, Any]] = {"resnet20, T=8": {}, "resnet20, T=8, latency 18": {"latency": 18}}
+PAGE = Path(__file__).parents[1] / "docs" / "export.md"
+T, CALIBRATION, TESTED = 8, 128, 1000
+IMAGES = {False: 500, True: 100}  # exact: every spike is the same, which takes fewer images to see
+LATENCIES = {"resnet20, T=8": None, "resnet20, T=8, latency 18": 18}
+KINDS = {False: "as it is", True: "exact"}
 SUFFIXES = {"nir": ".nir", "onnx": ".onnx", "spikingjelly": ".py"}
 
 
-def versions(packages: tuple[str, ...]) -> dict[str, str]:
-    return {name: version(name) for name in ("torch", *packages)}
-
-
-def verified(snn: spikecal.SpikingNetwork, to: str, images: torch.Tensor, labels: torch.Tensor) -> list[dict[str, Any]]:
-    with tempfile.TemporaryDirectory() as folder:
-        made = snn.export(Path(folder) / f"network{SUFFIXES[to]}")
-        return [verdict.to_dict() for verdict in made.verify(images, labels)]
-
-
-def main() -> None:
-    found: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {"rows": {}}
-    network, card = load_model("resnet20", None)
-    calibration = Prepared(subset(load_data("demo", "train"), CALIBRATION, 0), card)
-    test = subset(load_data("demo", "test"), IMAGES, 0)
-    images = torch.cat([batch for batch, _ in Prepared(test, card).batches(100)])
-    assert test.labels is not None
-    for name, settings in NETWORKS.items():
-        todo = [
-            to
-            for to, simulators in SIMULATORS.items()
-            if any(s.installed and f"{name}, {to}, {s.name}" not in found["rows"] for s in simulators)
-        ]
-        if not todo:
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    found: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {"rows": {}, "accuracy": {}}
+    images, labels = tested(TESTED)
+    for exact, (name, latency), to in product((False, True), LATENCIES.items(), SIMULATORS):
+        wanted = {s.name: f"{name}, {KINDS[exact]}, {to}, {s.name}" for s in SIMULATORS[to] if s.installed}
+        if all(row in found["rows"] for row in wanted.values()):
             continue
-        result = spikecal.convert(network, calibration, T=T, pipeline=spikecal.LCP, **settings)
+        snn = converted(folder / f"{name}.snn", latency)
+        for verdict, packages in verified(snn, to, exact, images[: IMAGES[exact]], labels[: IMAGES[exact]]):
+            found["rows"][wanted[verdict["simulator"]]] = {**verdict, "packages": packages}
+        if exact and latency is None and name not in found["accuracy"]:
+            found["accuracy"][name] = accuracies(snn, images, labels)
+        found["machine"] = platform.machine()
+        write_whole(RESULT, json.dumps(found, indent=1, sort_keys=True) + "\n")
+        page = re.sub(
+            r"(<!-- exports -->\n).*?(<!-- end -->)", rf"\1\n{table(found)}\n\2", PAGE.read_text(), flags=re.DOTALL
+        )
+        write_whole(PAGE, page)
+
+
+def tested(count: int) -> tuple[Tensor, Tensor]:
+    _, card = load_model("resnet20", None)
+    test = subset(load_data("demo", "test"), count, 0)
+    assert test.labels is not None
+    return torch.cat([batch for batch, _ in Prepared(test, card).batches(100)]), test.labels
+
+
+def converted(path: Path, latency: int | None) -> spikecal.SpikingNetwork:
+    if not path.exists():
+        network, card = load_model("resnet20", None)
+        calibration = Prepared(subset(load_data("demo", "train"), CALIBRATION, 0), card)
+        result = spikecal.convert(network, calibration, T=T, pipeline=spikecal.LCP, latency=latency)
         result.describe(card=card.to_dict())
-        for to in todo:
-            packages = {simulator.name: simulator.packages for simulator in SIMULATORS[to]}
-            for verdict in verified(result.snn, to, images, test.labels):
-                row = {**verdict, "latency": result.snn.latency, "packages": versions(packages[verdict["simulator"]])}
-                found["rows"][f"{name}, {to}, {verdict['simulator']}"] = row
-                print(name, to, row, flush=True)
-            found["machine"] = platform.machine()
-            write_whole(RESULT, json.dumps(found, indent=1, sort_keys=True) + "\n")
+        result.save(path)
+    return spikecal.load(path)
+
+
+def accuracies(snn: spikecal.SpikingNetwork, images: Tensor, labels: Tensor) -> dict[str, Any]:
+    """Of the network itself and of what is exported, and how many answers are the same."""
+    netlist = on_grid(make_netlist(snn, images[:1])).to(torch.float)
+    own = torch.cat([snn(part).argmax(1) for part in images.split(100)])
+    outputs = [snn.export_outputs(run_netlist(netlist, part).outputs) for part in images.split(50)]
+    exported = torch.cat(outputs).argmax(1)
+    return {
+        "images": len(images),
+        "network": int((own == labels).sum()),
+        "export": int((exported == labels).sum()),
+        "agreeing": int((own == exported).sum()),
+        "latency": snn.latency,
+    }
+
+
+def verified(
+    snn: spikecal.SpikingNetwork, to: str, exact: bool, images: Tensor, labels: Tensor
+) -> list[tuple[dict[str, Any], dict[str, str]]]:
+    """Verdicts, each with the versions of the packages that it was found with."""
+    packages = {simulator.name: simulator.packages for simulator in SIMULATORS[to]}
+    with tempfile.TemporaryDirectory() as folder:
+        made = snn.export(Path(folder) / f"network{SUFFIXES[to]}", exact=exact)
+        begun = time.process_time()
+        verdicts = [verdict.to_dict() for verdict in made.verify(images, labels)]
+        print(to, exact, verdicts, f"{time.process_time() - begun:.0f} s of a core", flush=True)
+    names = [("torch", *packages[verdict["simulator"]]) for verdict in verdicts]
+    return [(verdict, {n: version(n) for n in of}) for verdict, of in zip(verdicts, names, strict=True)]
+
+
+def table(found: dict[str, Any]) -> str:
+    lines = [
+        "| Network | Export | In | Spikes | Differing in float32 | In float64 | Same answers | Accuracy % | |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for key, row in sorted(found["rows"].items()):
+        network, kind, to, simulator = key.rsplit(", ", 3)
+        seen = row["traced"]
+        double = f"{row['double']:,} of {seen['spikes'] / 1e6:.1f} million" if row["double"] is not None else ""
+        right = f"{100 * row['right'] / row['images']:.1f} (here {100 * row['expected'] / row['images']:.1f})"
+        said = "faithful" if row["faithful"] else "not faithful"
+        cells = [
+            network, f"{to}, {kind}", f"{simulator} {row['packages'][simulator]}", f"{row['spikes'] / 1e6:.1f} million",
+            f"{row['differing']:,}", double, f"{row['agreeing']} of {row['images']}", right, said,
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    if found["accuracy"]:
+        lines += ["", "| Network | float32 changes | Exact sums change | Same answers | Accuracy % |"]
+        lines.append("|---|---|---|---|---|")
+    for name, of in found["accuracy"].items():
+        seen = next(row["traced"] for key, row in found["rows"].items() if key.startswith(f"{name}, exact"))
+        changed = " | ".join(f"{100 * seen[kind] / seen['spikes']:.3f} %" for kind in ("rounding", "rounded"))
+        right = f"{100 * of['export'] / of['images']:.1f} (network {100 * of['network'] / of['images']:.1f})"
+        lines.append(f"| {name} | {changed} | {of['agreeing']:,} of {of['images']:,} | {right} |")
+    return "\n".join([*lines, ""])
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.gettempdir()) / "spikecal-exports")

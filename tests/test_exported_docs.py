@@ -8,7 +8,10 @@ import pytest
 from scripts import ROOT
 from spikecal.cli.main import main
 
-PAGES = {"integers": "onnxruntime", "nir": "nirtorch", "onnx": "onnxruntime", "spikingjelly": "spikingjelly"}
+PAGES = {
+    "chips": "onnxruntime", "export": "onnxruntime", "integers": "onnxruntime", "nir": "nirtorch",
+    "onnx": "onnxruntime", "spikingjelly": "spikingjelly",
+}  # fmt: skip
 FIRST = "$ spikecal convert resnet20-nobn --data demo -T 4 --pipeline lcp --images 16 --test 0 -o net.snn"
 
 
@@ -39,6 +42,8 @@ def test_the_commands_of_a_page(
     blocks = re.findall(r"^\$ spikecal (.*?)\n(.*?)(?=^\$|^```)", text, re.DOTALL | re.MULTILINE)
     assert blocks
     for command, expected in blocks:
+        if command in FIRST:
+            continue
         capsys.readouterr()
         assert main(command.split()) == 0
         found = capsys.readouterr().out

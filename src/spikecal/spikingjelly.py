@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from spikecal.export.export import make_netlist
@@ -16,4 +17,4 @@ def to_module(snn: SpikingNetwork, images: Tensor | None = None, *, step_mode: L
     `snn.export_outputs` makes answers of what it returns. `images` are needed where the network does not know their
     size.
     """
-    return module_of(make_netlist(snn, images), step_mode)
+    return module_of(make_netlist(snn, images).to(torch.float), step_mode)

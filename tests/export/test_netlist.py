@@ -15,9 +15,9 @@ import spikecal
 from spikecal import ConversionError, SpikingNetwork
 from spikecal.export.export import make_netlist
 from spikecal.export.netlist import Clock, Conv, Netlist
-from spikecal.export.planes import frames, with_planes
+from spikecal.export.planes import with_planes
 from spikecal.export.reference import trains
-from spikecal.export.simulate import Trains, simulate
+from spikecal.export.simulate import Trains, run_netlist, simulate
 from spikecal.export.verify import differing
 from spikecal.graph.ops import Spike, frozen
 
@@ -27,7 +27,7 @@ WAITS: dict[str, Callable[[int], int]] = {
 
 
 def run(netlist: Netlist, x: Tensor) -> Trains:
-    return simulate(netlist, frames(x, netlist.T, netlist.latency, 0))
+    return run_netlist(netlist.to(x.dtype), x)
 
 
 @pytest.mark.parametrize("wait", WAITS)
@@ -41,15 +41,17 @@ def test_the_same_spikes(name: str, wait: str) -> None:
     assert list(netlist.clocks()) and not list(flat.clocks())
     inputs = snn.export_inputs(x)
     assert inputs.shape == (snn.latency, len(x), 2 + snn.latency, *x.shape[2:])
-    for found in (run(netlist, x), simulate(flat, inputs)):
+    for found in (run(netlist, x), simulate(flat.to(x.dtype), inputs)):
         assert differing(found.levels, expected.levels)[0] == 0
         torch.testing.assert_close(found.outputs, expected.outputs)
     assert torch.allclose(snn.export_outputs(expected.outputs), snn(x))
 
 
-def test_max_pools_and_linear_trunks() -> None:
+@pytest.mark.parametrize("wait", [lambda place: 2 * (place == 0), lambda place: place])
+def test_max_pools_and_linear_trunks(wait: Callable[[int], int]) -> None:
+    """Where inputs of these do not all begin at the same step, there are delay lines."""
     x = images(4)
-    snn = spiking(Trunk(), x, wait=lambda place: 2 * (place == 0))
+    snn = spiking(Trunk(), x, wait=wait)
     expected = trains(snn, x)
     found = run(make_netlist(snn, x), x)
     assert differing(found.levels, expected.levels)[0] == 0
@@ -170,8 +172,6 @@ def test_what_is_refused() -> None:
     op.v_init = frozen(torch.zeros(4, 8, 8))
     with pytest.raises(ConversionError, match=r'body.1: an initial potential for each neuron.*per="channel"'):
         make_netlist(snn, x)
-    with pytest.raises(ConversionError, match="delay line"):
-        make_netlist(spiking(Trunk(), x, wait=lambda place: place), x)
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.ConvTranspose2d(4, 2, 2))
     with pytest.raises(ConversionError, match="ConvTranspose"):
         make_netlist(spiking(model, x), x)

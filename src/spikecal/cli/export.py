@@ -35,6 +35,12 @@ def export(
     per: Annotated[
         options.Per | None, typer.Option(help="Of whole numbers: one scale per channel or per layer.")
     ] = None,
+    exact: Annotated[
+        bool,
+        typer.Option(
+            "--exact", help="Round numbers so that all sums are exact in float32: the same spikes everywhere."
+        ),
+    ] = False,
     target: options.Target = None,
     json: options.Json = False,
 ) -> None:
@@ -43,7 +49,7 @@ def export(
 
     asked = Exporting(
         file=file, output=output, to=to, steps=steps, size=input_size, verify=verify, data=data, data_root=data_root,
-        images=images, seed=seed, bits=bits, per=per, target=target,
+        images=images, seed=seed, bits=bits, per=per, exact=exact, target=target,
     )  # fmt: skip
     with bars(json) as progress:
         outcome = export_file(asked, progress)

@@ -1,5 +1,6 @@
 """From a spiking network to a netlist: thresholds folded, pools summed, everything that depends on time on a clock."""
 
+from collections import ChainMap
 from dataclasses import replace
 
 import torch
@@ -12,30 +13,37 @@ from spikecal.export.netlist import Clock, Conv, Image, Linear, Netlist, Neurons
 from spikecal.export.operations import value_of
 from spikecal.export.values import Term, Value, by_channel, ones
 from spikecal.graph.graph import Node as Operation
-from spikecal.graph.ops import Input, Joint, Spike
+from spikecal.graph.ops import Joint, Spike
 from spikecal.snn.network import SpikingNetwork
 
 
 def netlist_of(snn: SpikingNetwork, image: Tensor, low: Tensor, high: Tensor) -> Netlist:
-    """The netlist of a network for images like `image` `[1, C, ...]` with values from `low` to `high` `[C]`."""
+    """The netlist of a network, in float64, for images like `image` `[1, C, ...]` from `low` to `high` `[C]`."""
     _check_ends(snn)
     build = Builder(snn, image, low, high)
-    values: dict[str, Value] = {}
-    output = snn.graph.outputs()[0]
-    for node in snn.graph.nodes.values():
-        inputs = [values[name] for name in node.inputs]
-        if isinstance(node.op, Input):
-            values[node.name] = Value((Term("image", ones(image.shape[1])),), tuple(image.shape[1:]))
-        elif isinstance(node.op, Spike) and node.name == output and snn.readout == "current":
-            values[node.name] = _current(snn, node, inputs[0])
-        elif isinstance(node.op, Spike):
-            values[node.name] = _neurons(build, node, inputs[0])
-        elif isinstance(node.op, Joint):
-            values[node.name] = _joint(build, node, inputs[0])
-        else:
-            values[node.name] = value_of(build, node, inputs)
-    _read(build, values[output])
-    return _finished(build.netlist, image.dtype)
+    shown = Value((Term("image", ones(image.shape[1])),), tuple(image.shape[1:]))
+    values = {snn.graph.inputs()[0]: shown}
+    for stage in snn.stages:
+        delays = snn.windows.delays(stage)
+        late = {name: build.delayed(values[name], steps) for name, steps in delays.items()}
+        known = ChainMap(late, values) if late else values  # what moves late values is not for other stages
+        for node in stage.nodes:
+            if node.name not in known or late:
+                known[node.name] = _value(build, node, [known[name] for name in node.inputs])
+        values[stage.name] = known[stage.name]
+    _read(build, values[snn.graph.outputs()[0]])
+    return _finished(build.netlist)
+
+
+def _value(build: Builder, node: Operation, inputs: list[Value]) -> Value:
+    snn = build.snn
+    if isinstance(node.op, Spike) and node.name == snn.graph.outputs()[0] and snn.readout == "current":
+        return _current(snn, node, inputs[0])
+    if isinstance(node.op, Spike):
+        return _neurons(build, node, inputs[0])
+    if isinstance(node.op, Joint):
+        return _joint(build, node, inputs[0])
+    return value_of(build, node, inputs)
 
 
 def _check_ends(snn: SpikingNetwork) -> None:
@@ -61,7 +69,6 @@ def _current(snn: SpikingNetwork, node: Operation, arriving: Value) -> Value:
 def _joint(build: Builder, node: Operation, value: Value) -> Value:
     op = node.op
     assert isinstance(op, Joint)
-    build.check_delays(build.stages[node.name])
     return value if op.bias is None else value.plus(build.during(node, by_channel(op.bias, value.shape[0])))
 
 
@@ -72,9 +79,6 @@ def _neurons(build: Builder, node: Operation, value: Value) -> Value:
         refuse(node, f"channels at dimension {op.channel}", "put them at dimension 1")
     if op.v_init is not None and op.v_init.ndim > 1:
         refuse(node, "an initial potential for each neuron", 'calibrate with Potential(per="channel")')
-    if "reach" in op.tensors():
-        refuse(node, "signed neurons whose dead zone closes step by step", 'convert with joints="analog"')
-    build.check_delays(build.stages[node.name])
     if op.bias is not None:
         value = value.plus(build.during(node, by_channel(op.bias, channels)))
     if op.step_bias is not None:
@@ -86,12 +90,13 @@ def _neurons(build: Builder, node: Operation, value: Value) -> Value:
     v_init = torch.zeros_like(theta) if op.v_init is None else by_channel(op.v_init, channels) / theta
     start = snn.windows.starts[node.name]
     window = Window(start, snn.T, tuple((build.starts[name], build.ranges[name]) for name in sources))
-    clock = neuron_clock(f"{node.name}.clock", value.shape, constant, v_init, window)
+    masked = op.neuron.alphabet[0] < 0 and snn.latency > snn.T
+    clock = neuron_clock(f"{node.name}.clock", value.shape, constant, v_init, window, gated=not masked)
     if clock is not None:
-        if op.neuron.alphabet[0] < 0 and bool(clock.gate.any()):
-            refuse(node, "signed neurons that wait: no gate holds both signs", "convert with latency=T")
         sources.append(build.add(clock))
-    made = Neurons(name=node.name, inputs=tuple(sources), shape=value.shape, start=start, neuron=op.neuron)
+    made = Neurons(
+        name=node.name, inputs=tuple(sources), shape=value.shape, start=start, neuron=op.neuron, masked=masked
+    )
     return Value((Term(build.add(made), theta),), value.shape)
 
 
@@ -102,14 +107,14 @@ def _read(build: Builder, value: Value) -> None:
 # -- what is done to the whole -------------------------------------------------------------------------------------
 
 
-def _finished(netlist: Netlist, dtype: torch.dtype) -> Netlist:
-    """With mixes folded into weights and, where nothing waits, constants into biases; in the network's precision."""
+def _finished(netlist: Netlist) -> Netlist:
+    """With mixes folded into weights and, where nothing waits, constants into biases."""
     _drop_unread(netlist)
     if netlist.latency == netlist.T:
         _fold_constants(netlist)
     for node in list(netlist.nodes.values()):
         _fold_mix(netlist, node)
-    return netlist.to(dtype)
+    return netlist
 
 
 def _drop_unread(netlist: Netlist) -> None:

@@ -10,10 +10,9 @@ from torch import Tensor
 from spikecal.errors import ConversionError
 from spikecal.export.bounds import Range, range_of
 from spikecal.export.clock import clock
-from spikecal.export.netlist import Image, Netlist, Neurons, Node
+from spikecal.export.netlist import Delay, Image, Netlist, Neurons, Node
 from spikecal.export.values import Shape, Term, Value, mixing, ones
 from spikecal.graph.graph import Node as Operation
-from spikecal.graph.stages import Stage
 from spikecal.snn.network import SpikingNetwork
 
 
@@ -26,7 +25,7 @@ class Builder:
         self.netlist = Netlist(snn.T, snn.latency, snn.warm_up if snn.warm_up < snn.T else 0)
         self.ranges: dict[str, Range] = {}
         self.starts: dict[str, int] = {}  # the first step at which a node can be anything but 0
-        self.stages = {stage.name: stage for stage in snn.stages}
+        self._delays: dict[tuple[str, int], str] = {}
         self._arrivals = {node.name: snn.windows.arrival(stage) for stage in snn.stages for node in stage.nodes}
         self.add(Image(name="image", shape=tuple(image.shape[1:]), low=low, high=high))
 
@@ -35,8 +34,24 @@ class Builder:
         name = self.netlist.add(node)
         self.ranges[name] = range_of(node, [self.ranges[source] for source in node.inputs])
         earliest = min((self.starts[source] for source in node.inputs), default=0)
-        self.starts[name] = node.start if isinstance(node, Neurons) else earliest
+        late = node.steps if isinstance(node, Delay) else 0
+        self.starts[name] = node.start if isinstance(node, Neurons) else earliest + late
         return name
+
+    def delayed(self, value: Value, steps: int) -> Value:
+        """The value so many steps later; delay lines of the same node and length are one."""
+        terms = tuple(Term(self._delay(term.node, steps), term.mix) for term in value.terms)
+        constant = value.constant
+        if constant is not None:
+            constant = torch.cat([constant.new_zeros(steps, constant.shape[1]), constant[:-steps]])
+        return Value(terms, value.shape, constant)
+
+    def _delay(self, source: str, steps: int) -> str:
+        if (source, steps) not in self._delays:
+            shape = self.netlist.nodes[source].shape
+            line = Delay(name=f"{source}.delay", inputs=(source,), shape=shape, steps=steps)
+            self._delays[source, steps] = self.add(line)
+        return self._delays[source, steps]
 
     def nodes_of(self, value: Value, name: str) -> list[str]:
         """Nodes whose sum is the value; a mix becomes a 1x1 convolution, a constant a clock."""
@@ -74,14 +89,6 @@ class Builder:
                 names.append(term.node)
         made = [self.add(replace(make(mix), inputs=tuple(names))) for mix, names in alike]
         return tuple(Term(name, ones(self.netlist.nodes[name].shape[0])) for name in made)
-
-    def check_delays(self, stage: Stage) -> None:
-        for source, lead in self.snn.windows.delays(stage).items():
-            refuse(
-                stage.end,
-                f"its input {source} comes {lead} steps before the others, which takes a delay line",
-                "convert with latency=T, or a network without max-pools and joints",
-            )
 
 
 def refuse(node: Operation, found: str, hint: str) -> NoReturn:

@@ -12,6 +12,7 @@ from spikecal.export.integers import Per
 from spikecal.export.netlist import (
     Clock,
     Conv,
+    Delay,
     Flatten,
     Image,
     Linear,
@@ -182,6 +183,8 @@ def _readers(netlist: Netlist, node: Node) -> set[str]:
 def _of_node(netlist: Netlist, chip: Chip, node: Node) -> list[str | None]:
     if isinstance(node, MaxPool):
         return ["a max-pool, which needs a memory of its own"]
+    if isinstance(node, Delay):
+        return [f"a delay line of {node.steps} steps"]
     if isinstance(node, Clock):
         ticks = bool(node.gate.any()) or bool((node.own != node.own[0]).any())
         return ["initial potentials, temporal biases or waits" if ticks and not chip.clock else None]

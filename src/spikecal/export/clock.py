@@ -24,17 +24,22 @@ class Window:
         return torch.stack(parts).sum(0)
 
 
-def neuron_clock(name: str, shape: tuple[int, ...], constant: Tensor, v_init: Tensor, window: Window) -> Clock | None:
+def neuron_clock(
+    name: str, shape: tuple[int, ...], constant: Tensor, v_init: Tensor, window: Window, gated: bool = True
+) -> Clock | None:
     """The clock of a layer of neurons, in units of its threshold; None where it would always be silent.
 
     All that a layer has of its own before its window enters with the window's first step: it could not have made it
     fire before. What arrives early from others is held down by -M, given back when the window opens; what is left
-    when it ends is held down again. M `[C]` is the smallest power of two that does it.
+    when it ends is held down again. M `[C]` is the smallest power of two that does it. Neurons that are masked need no
+    gates.
     """
     start, end = window.start, window.start + window.T
     own, gate = constant.clone(), torch.zeros_like(constant)
     own[start] = v_init + constant[: start + 1].sum(0)
     own[:start] = 0
+    if not gated:
+        return clock(name, shape, own)
     first = min((step for step, _ in window.arriving), default=start)
     if first < start:
         closed = _holding(window.charge(start))

@@ -11,6 +11,7 @@ from torch import Tensor
 from spikecal.devices import CPU, placed, whatever_the_default
 from spikecal.errors import ConfigError, DataError
 from spikecal.export.build import netlist_of
+from spikecal.export.grid import on_grid
 from spikecal.export.integers import Integers, Per, quantised
 from spikecal.export.netlist import Netlist
 from spikecal.export.nir import write_nir
@@ -53,14 +54,14 @@ class Exported:
         if self.integers is None:
             reference = of_network(self.network, lambda snn: make_netlist(snn, images[:1]))
         else:
-            reference = of_integers(self.integers)
+            images, reference = self.integers.image(images), of_integers(self.integers)
         answer = partial(export_outputs, self.network)
         return verify(self.path, self.to, self.netlist, reference, answer, images, labels, progress)
 
     def inputs(self, images: Tensor) -> Tensor:
         """What goes in at each step: `[latency, N, C + planes, ...]`, whole numbers where the network is of these."""
         images = images if self.integers is None else self.integers.image(images)
-        return frames(images, self.netlist.T, self.netlist.latency, self.netlist.planes)
+        return frames(self.netlist.image.rounded(images), self.netlist.T, self.netlist.latency, self.netlist.planes)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -80,9 +81,11 @@ def export(
     to: str | None = None,
     bits: int | None = None,
     per: Per = "channel",
+    exact: bool = False,
 ) -> Exported:
     """Write a network for another simulator: `to` is nir, onnx or spikingjelly, by default what the suffix says.
 
+    With `exact` its numbers are rounded so that every sum is exact in single precision, and images with them.
     With `bits` all of its numbers are whole ones, weights of so many bits, and biases are calibrated on `images`.
     """
     path, snn, images = Path(path), placed(snn, CPU), as_tensor(images)
@@ -94,18 +97,26 @@ def export(
     if to not in WRITERS:
         known = ", ".join(f"{name} ({suffix})" for suffix, name in SUFFIXES.items())
         raise ConfigError(f"{path}: say which format it is to have, one of {known}")
+    if exact and bits is not None:
+        raise ConfigError("integers are exact already: give one of exact and bits")
     netlist, integers = make_netlist(snn, images), None
     notes = [NOTES[to]] if to in NOTES else []
+    if exact:
+        netlist = on_grid(netlist)
     if bits is not None:
         integers = quantised(netlist, bits, per, images)
-        netlist = integers.netlist.to(torch.float)
+        netlist = integers.netlist
         notes.append(f"whole numbers: the image is round(x / {integers.pixel:g}), which `inputs(x)` gives")
+    netlist = netlist.to(torch.float)
     WRITERS[to](path, netlist)
     return Exported(path, to, snn, netlist, tuple(notes), integers)
 
 
 def make_netlist(snn: SpikingNetwork, images: Tensor | None = None) -> Netlist:
-    """The netlist for images like these; without them for those of the network's card, or that it was calibrated on."""
+    """The netlist for images like these; without them for those of the network's card, or that it was calibrated on.
+
+    It is in double precision, and no number is rounded but by that.
+    """
     image = _example(snn, images)
     return netlist_of(snn, image, *_range(snn, image if images is None else images))
 

@@ -1,8 +1,9 @@
 """Networks in whole numbers: weights of a few bits, thresholds that are powers of two on the same grid.
 
-`2^k` units are one threshold, with an exponent k for each channel (or layer) of a layer of neurons, so weights are
-`round(2^k w)`, clipped. A power of two makes every number of the network exact in floats: what other simulators run is
-the integer network itself. Clocks have an exponent of their own; gates are powers of two.
+A weight is `m 2^-k` thresholds, m a whole number of so many bits. Every connection has an exponent k of its own, one
+for each channel (or layer) of the neurons that it leads to: a skip of weight 1 must not coarsen the grid of weights
+that are a tenth as large. A threshold is `2^K` units, K the largest of these exponents, and biases are whole numbers of
+units. Powers of two make every number exact in floats: what other simulators run is the integer network itself.
 """
 
 from dataclasses import dataclass, replace
@@ -10,9 +11,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from spikecal.errors import ConfigError, ConversionError
+from spikecal.export.grid import MANTISSA, Grids
 from spikecal.export.netlist import (
     Clock,
     Conv,
@@ -26,27 +27,29 @@ from spikecal.export.netlist import (
     Output,
     SumPool,
 )
-from spikecal.export.simulate import Trains, simulate
+from spikecal.export.simulate import simulate
 from spikecal.export.values import mixing, ones
 
 Per = Literal["channel", "layer"]
 BITS = range(4, 17)
-ROOM = 2.0**28  # the largest gate, in units: what is left of 32 bits is for what arrives
-SEARCHED = 4  # exponents tried for each channel: finer ones clip the largest weights
+FINE = 8  # a threshold has at least 2^8 units: biases come at every step, and what rounding does to them adds up
+SEARCHED = 4  # exponents tried for each connection: finer ones clip its largest weights
 
 
 @dataclass(frozen=True)
 class Integers:
     """A quantised network: `netlist` has its numbers as floats, `units` of each layer are the units of a threshold.
 
-    The image is `round(image / pixel)`; its scale is in the weights.
+    The image is `round(image / pixel)`; its scale is in the weights. `steps` of each connection are the thresholds that
+    its weights are multiples of.
     """
 
     bits: int
     per: Per
     pixel: float
     netlist: Netlist
-    units: dict[str, Tensor]  # of neurons and the output, `[C]`, powers of two
+    units: dict[str, Tensor]  # of neurons and the output, `[C]` or `[1]`, powers of two
+    steps: dict[str, Tensor]  # of connections, likewise
 
     def image(self, images: Tensor) -> Tensor:
         """Images as whole numbers."""
@@ -59,41 +62,52 @@ def quantised(netlist: Netlist, bits: int, per: Per = "channel", calibration: Te
     if bits not in BITS:
         raise ConfigError(f"weights have {BITS[0]} to {BITS[-1]} bits, not {bits}")
     netlist = _weighted_inputs(netlist.to(torch.double))
-    most = _most(bits)
-    largest = float(torch.maximum(netlist.image.low.abs(), netlist.image.high.abs()).max())
-    pixel = 2.0 ** torch.ceil(torch.log2(torch.tensor(largest / _most(_image_bits(bits))))).item()
-    nodes = dict(netlist.nodes)
-    for name in _of_image(netlist):
-        nodes[name] = replace(nodes[name], weight=nodes[name].weight * pixel)  # type: ignore[attr-defined,call-arg]
+    scaled, pixel = _of_whole_pixels(netlist, _most(_image_bits(bits)))
+    nodes, grids = dict(scaled.nodes), Grids(scaled)
     units: dict[str, Tensor] = {}
-    for node in netlist.nodes.values():
-        if isinstance(node, Neurons | Output):
-            weights = [name for name in node.inputs if isinstance(nodes[name], Conv | Linear)]
-            rows = torch.cat([nodes[name].weight.flatten(1) for name in weights], 1)  # type: ignore[attr-defined]
-            unit = _unit(rows, most, "layer" if isinstance(node, Output) else per)
-            gates = [found.gate.abs().max() for name in node.inputs if isinstance(found := nodes[name], Clock)]
-            unit = unit.clamp(max=ROOM / max([1.0, *map(float, gates)]))
-            units[node.name] = unit
-            for name in weights:
-                nodes[name] = _rounded(nodes[name], unit, most)
-            for name in node.inputs:
-                found = nodes[name]
-                if isinstance(found, Clock):
-                    nodes[name] = replace(found, own=_of_few_bits(found.own, unit, most), gate=_gate(found.gate, unit))
-    scale = torch.full_like(netlist.image.high, float(_most(_image_bits(bits))))
-    nodes[netlist.image.name] = replace(netlist.image, low=-scale, high=scale)
-    made = Integers(bits, per, pixel, Netlist(netlist.T, netlist.latency, netlist.warm_up, nodes), units)
+    steps: dict[str, Tensor] = {}
+    for end in scaled.nodes.values():
+        if isinstance(end, Neurons | Output):
+            shared: Per = "layer" if isinstance(end, Output) else per
+            finest = torch.floor(torch.log2(MANTISSA / (2 * scaled.T * grids.largest(end.inputs))))
+            finest = finest.amin(0, keepdim=True) if shared == "layer" else finest
+            inputs = [nodes[name] for name in end.inputs]
+            exponents = {n.name: _exponent(n, bits, shared) for n in inputs if isinstance(n, Conv | Linear)}
+            wanted = torch.stack([torch.full_like(finest, FINE), *exponents.values()]).amax(0)
+            units[end.name] = unit = 2.0 ** torch.minimum(wanted, finest)
+            steps |= {name: 2.0 ** -torch.minimum(k, finest) for name, k in exponents.items()}
+            for node in inputs:
+                nodes[node.name] = _whole(node, unit, steps.get(node.name), bits)
+    made = Integers(bits, per, pixel, replace(scaled, nodes=nodes), units, steps)
     return made if calibration is None else _recalibrated(netlist, made, calibration)
 
 
 def _most(bits: int) -> int:
     """The largest of the symmetric whole numbers of so many bits."""
-    return 2 ** (bits - 1) - 1
+    return int(2 ** (bits - 1) - 1)
 
 
 def _image_bits(bits: int) -> int:
-    """Pixels have 8 bits, whatever weights have; more where weights are so fine that it would show."""
-    return min(max(bits, 8), 12)
+    """Pixels have 8 bits, and more where weights are so fine that it would show."""
+    return min(max(bits, 8), 10)
+
+
+def _bias_bits(bits: int) -> int:
+    return max(bits, 8)
+
+
+def _of_whole_pixels(netlist: Netlist, most: int) -> tuple[Netlist, float]:
+    """The network of images in whole numbers up to `most`, and what one of them was before; weights have its scale."""
+    largest = torch.maximum(netlist.image.low.abs(), netlist.image.high.abs()).max()
+    pixel = float(2.0 ** torch.ceil(torch.log2(largest / most)))
+    scale = torch.full_like(netlist.image.high, float(most))
+    image = replace(netlist.image, low=-scale, high=scale, pixel=1.0)
+    changes: dict[str, list[Node]] = {netlist.image.name: [image]}
+    for name in _of_image(netlist):
+        node = netlist.nodes[name]
+        assert isinstance(node, Conv | Linear)
+        changes[name] = [replace(node, weight=node.weight * pixel)]
+    return netlist.replaced(changes), pixel
 
 
 def _weighted_inputs(netlist: Netlist) -> Netlist:
@@ -146,159 +160,98 @@ def _passes(netlist: Netlist, node: Node) -> bool:
     return isinstance(node, Conv) and node.moves and not any(isinstance(reader, Neurons | Output) for reader in readers)
 
 
-def _unit(rows: Tensor, most: int, per: Per) -> Tensor:
-    """Powers of two `[C]`: those that round rows of weights with the least squared error."""
+def _exponent(node: Conv | Linear, bits: int, per: Per) -> Tensor:
+    """The k `[C]` or `[1]` with which `m 2^-k` rounds a connection's weights with the least squared error."""
+    most, rows = _most(bits), node.weight.flatten(1)
     rows = rows.reshape(1, -1) if per == "layer" else rows
-    largest = rows.abs().amax(1).clamp(min=2.0**-20)
-    exponent = torch.floor(torch.log2(most / largest))
-    tried = torch.stack([2.0 ** (exponent + more) for more in range(SEARCHED)])
-    errors = torch.stack(
-        [((rows * u[:, None]).round().clamp(-most, most) / u[:, None] - rows).square().sum(1) for u in tried]
-    )
-    best = tried.gather(0, errors.argmin(0)[None])[0]
-    return best.clamp(min=1)
+    unclipped = torch.floor(torch.log2(most / rows.abs().amax(1).clamp(min=2.0**-20)))
+    tried = torch.stack([unclipped + more for more in range(SEARCHED)])
+    errors = torch.stack([(_nearest(rows, 2.0 ** -k[:, None], most) - rows).square().sum(1) for k in tried])
+    return tried.gather(0, errors.argmin(0)[None])[0]
 
 
-def _rounded(node: Node, unit: Tensor, most: int) -> Node:
-    assert isinstance(node, Conv | Linear)
-    by_row = unit.expand(len(node.weight)).reshape(-1, *(1,) * (node.weight.ndim - 1))
-    weight = (node.weight * by_row).round().clamp(-most, most) / by_row
-    return replace(
-        node, weight=weight, bias=None if node.bias is None else _of_few_bits(node.bias[None], unit, most)[0]
-    )
+def _nearest(values: Tensor, step: Tensor, most: int) -> Tensor:
+    return torch.round(values / step).clamp(-most, most) * step
 
 
-def _of_few_bits(own: Tensor, unit: Tensor, most: int) -> Tensor:
+def _whole(node: Node, unit: Tensor, step: Tensor | None, bits: int) -> Node:
+    """What leads to neurons with its numbers on the grid."""
+    if isinstance(node, Clock):
+        gate = 2 * node.gate  # rounding may add to what it holds back
+        return replace(node, own=_of_few_bits(node.own, unit, bits), gate=gate)
+    assert isinstance(node, Conv | Linear) and step is not None
+    by_row = step.expand(len(node.weight)).reshape(-1, *(1,) * (node.weight.ndim - 1))
+    bias = None if node.bias is None else _of_few_bits(node.bias[None], unit, bits)[0]
+    return replace(node, weight=_nearest(node.weight, by_row, _most(bits)), bias=bias)
+
+
+def _of_few_bits(own: Tensor, unit: Tensor, bits: int) -> Tensor:
     """Numbers `[steps, C]` on the grid, with an exponent of their own for each channel."""
     whole = own * unit
-    exponent = torch.ceil(torch.log2((whole.abs().amax(0) / most).clamp(min=1)))
+    exponent = torch.ceil(torch.log2((whole.abs().amax(0) / _most(_bias_bits(bits))).clamp(min=1)))
     return torch.round(whole / 2.0**exponent) * 2.0**exponent / unit
 
 
-def _gate(gate: Tensor, unit: Tensor) -> Tensor:
-    """Powers of two above what rounding of weights may add: twice as large."""
-    return torch.where(gate == 0, gate, 2 * gate * unit) / unit
+# -- biases --------------------------------------------------------------------------------------------------------
 
 
 def _recalibrated(exact: Netlist, made: Integers, calibration: Tensor) -> Integers:
     """Biases that give each layer, on the spikes it gets now, the mean current it had before."""
     before: dict[str, Tensor] = {}
-    T, most = exact.T, _most(made.bits)
     nodes = dict(made.netlist.nodes)
 
-    def mean(netlist: Netlist, node: Node, current: Tensor) -> Tensor:
-        """Of one step, without the gates."""
-        clocks = (netlist.nodes[name] for name in node.inputs)
-        gates = sum(clock.gate.sum(0) for clock in clocks if isinstance(clock, Clock))
-        return (current.sum(0).transpose(0, 1).flatten(1).mean(1) - gates) / T
+    def mean(node: Node, current: Tensor) -> Tensor:
+        """Of one step, over images and positions, in thresholds."""
+        return current.sum(0).transpose(0, 1).flatten(1).double().mean(1) / exact.T
 
     def keep(node: Node, current: Tensor) -> Tensor:
-        before[node.name] = mean(exact, node, current)
+        before[node.name] = mean(node, current) - _gates(exact, node) / exact.T
         return current
 
     def correct(node: Node, current: Tensor) -> Tensor:
-        start = node.start if isinstance(node, Neurons) else exact.latency - T
-        missing = torch.zeros(exact.latency, node.shape[0], dtype=torch.double)
-        missing[start : start + T] = before[node.name] - mean(made.netlist, node, current)
-        name = next((n for n in node.inputs if isinstance(nodes[n], Clock)), None)
-        known = nodes[name] if name is not None else None
-        old = known.own if isinstance(known, Clock) else torch.zeros_like(missing)
-        own = _of_few_bits(old + missing, made.units[node.name], most)
-        if isinstance(known, Clock):
-            nodes[known.name] = replace(known, own=own)
-        else:
-            added = Clock(name=f"{node.name}.clock", shape=node.shape, own=own, gate=torch.zeros_like(own))
-            nodes[added.name] = added
-            nodes[node.name] = replace(nodes[node.name], inputs=(*node.inputs, added.name))
-        change = (own - old).reshape(-1, 1, node.shape[0], *(1,) * (len(node.shape) - 1))
-        return current + change
+        missing = before[node.name] - mean(node, current) + _gates(made.netlist, node) / exact.T
+        change = _corrected(nodes, made, node, missing)
+        return current + change.reshape(-1, 1, node.shape[0], *(1,) * (len(node.shape) - 1)).to(current)
 
-    x = calibration.double()
-    simulate(exact, _shown(exact, x), keep)
-    simulate(made.netlist, _shown(exact, made.image(x)), correct)
-    order = {name: node for name, node in nodes.items() if isinstance(node, Clock)} | nodes
-    image = {made.netlist.image.name: order[made.netlist.image.name]}
-    return replace(made, netlist=Netlist(exact.T, exact.latency, exact.warm_up, image | order))
+    x = calibration.float()
+    simulate(exact.to(torch.float), _shown(exact, x), keep)
+    simulate(made.netlist.to(torch.float), _shown(exact, made.image(x)), correct)
+    first = {name: node for name, node in nodes.items() if isinstance(node, Image | Clock)}
+    return replace(made, netlist=replace(made.netlist, nodes=first | nodes))
+
+
+def _gates(netlist: Netlist, node: Node) -> Tensor:
+    clocks = [found.gate.sum(0) for name in node.inputs if isinstance(found := netlist.nodes[name], Clock)]
+    return torch.stack([torch.zeros(node.shape[0], dtype=torch.double), *clocks]).sum(0)
+
+
+def _corrected(nodes: dict[str, Node], made: Integers, end: Node, missing: Tensor) -> Tensor:
+    """Add `missing` `[C]` to what a layer gets at each step of its window; what that changes, `[latency or 1, C]`.
+
+    It goes into a bias where there is no clock to take it.
+    """
+    netlist, unit = made.netlist, made.units[end.name]
+    clock = next((node for name in end.inputs if isinstance(node := nodes[name], Clock)), None)
+    if clock is None and netlist.latency == netlist.T:
+        node = next(node for name in end.inputs if isinstance(node := nodes[name], Conv | Linear))
+        old = torch.zeros_like(missing) if node.bias is None else node.bias
+        bias = _of_few_bits((old + missing)[None], unit, made.bits)[0]
+        nodes[node.name] = replace(node, bias=bias)
+        return (bias - old)[None]
+    start = end.start if isinstance(end, Neurons) else netlist.latency - netlist.T
+    added = torch.zeros(netlist.latency, len(missing), dtype=torch.double)
+    added[start : start + netlist.T] = missing
+    if clock is None:
+        clock = Clock(
+            name=f"{end.name}.clock", shape=end.shape, own=torch.zeros_like(added), gate=torch.zeros_like(added)
+        )
+        nodes[end.name] = replace(nodes[end.name], inputs=(*end.inputs, clock.name))
+    own = _of_few_bits(clock.own + added, unit, made.bits)
+    nodes[clock.name] = replace(clock, own=own)
+    return own - clock.own
 
 
 def _shown(netlist: Netlist, images: Tensor) -> Tensor:
     found = images.new_zeros(netlist.latency, *images.shape)
     found[: netlist.T] = images
     return found
-
-
-# -- the integer run -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Accumulated:
-    """What a run in whole numbers did: its trains, and how often a potential left the accumulator's range."""
-
-    trains: Trains
-    saturated: int
-
-
-@torch.no_grad()
-def run_integers(made: Integers, images: Tensor, width: int = 32) -> Accumulated:
-    """The network in int64 sums and saturating accumulators of `width` bits: no float is in it but the image's."""
-    netlist, units, limit = made.netlist, made.units, 2 ** (width - 1) - 1
-    values: dict[str, Tensor] = {netlist.image.name: _shown(netlist, made.image(images).long())}
-    readers = {name: node.name for node in netlist.nodes.values() for name in node.inputs}
-    levels: dict[str, Tensor] = {}
-    saturated = 0
-    for node in netlist.nodes.values():
-        if isinstance(node, Image):
-            continue
-        if isinstance(node, Clock):
-            unit = units[readers[node.name]]
-            schedule = ((node.own + node.gate) * unit).round().long()
-            values[node.name] = schedule.reshape(-1, 1, node.shape[0], *(1,) * (len(node.shape) - 1))
-            continue
-        x = sum(values[name] for name in node.inputs)
-        assert isinstance(x, Tensor)
-        if isinstance(node, Conv | Linear):
-            values[node.name] = _integer_sums(node, x, units.get(readers[node.name], torch.ones(1).double()))
-        elif isinstance(node, SumPool):
-            sums = _windows(x.flatten(0, 1), node.kernel, node.stride, (0, 0), (1, 1)).sum((4, 5))
-            values[node.name] = sums.unflatten(0, x.shape[:2])
-        elif isinstance(node, Flatten):
-            values[node.name] = x.flatten(2)
-        elif isinstance(node, Output):
-            values[node.name] = x
-        else:
-            threshold = units[node.name].expand(node.shape[0]).long().reshape(-1, *(1,) * (len(node.shape) - 1))
-            v, fired = torch.zeros_like(x[0]), []
-            for current in x:
-                v = v + current
-                saturated += int((v.abs() > limit).sum())
-                v = v.clamp(-limit, limit)
-                fired.append((v >= threshold).long())
-                v = v - threshold * fired[-1]
-            values[node.name] = torch.stack(fired)
-            levels[node.name] = values[node.name].to(torch.int8)
-    outputs = values[netlist.output.name].double() / units[netlist.output.name].double()
-    return Accumulated(Trains(outputs, levels), saturated)
-
-
-def _integer_sums(node: Conv | Linear, x: Tensor, unit: Tensor) -> Tensor:
-    by_row = unit.expand(len(node.weight))
-    weight = (node.weight * by_row.reshape(-1, *(1,) * (node.weight.ndim - 1))).round().long()
-    bias = 0 if node.bias is None else (node.bias * by_row).round().long()
-    if isinstance(node, Linear):
-        return x @ weight.T + bias
-    dense = node.dense()
-    weight = (dense.weight * by_row.reshape(-1, 1, 1, 1)).round().long()
-    kernel = (weight.shape[2], weight.shape[3])
-    windows = _windows(x.flatten(0, 1), kernel, node.stride, node.padding, node.dilation)  # [B, C, h, w, kh, kw]
-    columns = windows.permute(0, 2, 3, 1, 4, 5).flatten(3)
-    found = (columns @ weight.flatten(1).T + bias).permute(0, 3, 1, 2)
-    return found.unflatten(0, x.shape[:2])
-
-
-def _windows(
-    x: Tensor, kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int], dilation: tuple[int, int]
-) -> Tensor:
-    x = F.pad(x, (padding[1], padding[1], padding[0], padding[0]))
-    for place, (size, step, gap) in enumerate(zip(kernel, stride, dilation, strict=True)):
-        x = x.unfold(2 + place, (size - 1) * gap + 1, step)[..., ::gap]
-    return x

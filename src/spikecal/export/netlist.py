@@ -8,7 +8,7 @@ import keyword
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,10 +27,17 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Image(Node):
-    """The input: the image for T steps, zero afterwards. `low` and `high` `[C]` bound its values."""
+    """The input: the image for T steps, zero afterwards. `low` and `high` `[C]` bound its values.
+
+    Where it has a `pixel`, what goes in is rounded to multiples of it.
+    """
 
     low: Tensor
     high: Tensor
+    pixel: float | None = None
+
+    def rounded(self, images: Tensor) -> Tensor:
+        return images if self.pixel is None else torch.round(images / self.pixel) * self.pixel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +68,7 @@ class Conv(Node):
 class Linear(Node):
     weight: Tensor
     bias: Tensor | None = None
+    moves: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,14 +105,23 @@ class Clock(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Delay(Node):
+    """A delay line: what came in so many `steps` ago, and 0 before."""
+
+    steps: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Neurons(Node):
     """Neurons with threshold 1, reset by subtraction, and potential 0 before step 0.
 
-    They fire in the T steps from `start` on and at no others: their clock sees to it.
+    They fire in the T steps from `start` on and at no others. Their clock sees to it, or where they are `masked`, which
+    signed neurons are that wait, because no gate holds both signs, what they would fire outside is left out.
     """
 
     start: int
     neuron: Neuron
+    masked: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +170,15 @@ class Netlist:
         """Clock planes beside the channels of the image: one for each step, or none where no clock is needed."""
         return self.latency if any(True for _ in self.clocks()) else 0
 
+    @property
+    def timed(self) -> bool:
+        """Whether anything in it depends on the step."""
+        return bool(self.planes) or self.latency > self.T
+
+    def open(self, node: Neurons, step: int) -> bool:
+        """Whether a layer may fire at a step."""
+        return not node.masked or node.start <= step < node.start + self.T
+
     def readers(self) -> dict[str, list[str]]:
         """Node -> the nodes that read its value."""
         found: dict[str, list[str]] = {name: [] for name in self.nodes}
@@ -164,12 +190,12 @@ class Netlist:
     def to(self, dtype: torch.dtype) -> "Netlist":
         """The same numbers in another precision."""
         nodes = {name: in_precision(node, dtype) for name, node in self.nodes.items()}
-        return Netlist(self.T, self.latency, self.warm_up, nodes)
+        return replace(self, nodes=nodes)
 
     def replaced(self, changes: Mapping[str, Sequence[Node]]) -> "Netlist":
         """The netlist with some nodes replaced by others, the last of which bears the old name."""
         nodes = [new for node in self.nodes.values() for new in changes.get(node.name, [node])]
-        return Netlist(self.T, self.latency, self.warm_up, {node.name: node for node in nodes})
+        return replace(self, nodes={node.name: node for node in nodes})
 
 
 def in_precision(node: Node, dtype: torch.dtype) -> Node:

@@ -21,7 +21,6 @@ from spikecal.export.netlist import (
     Flatten,
     Image,
     Linear,
-    MaxPool,
     Netlist,
     Neurons,
     Node,
@@ -31,6 +30,7 @@ from spikecal.export.netlist import (
 )
 from spikecal.export.packages import package
 from spikecal.export.planes import with_planes
+from spikecal.export.refusals import refusal
 from spikecal.export.values import mixing
 from spikecal.files import write_whole
 from spikecal.neurons import IntegrateAndFire
@@ -47,6 +47,8 @@ def nir_graph(netlist: Netlist) -> Any:
     nodes = {names[node.name]: _node(nir, node, flat) for node in flat.nodes.values()}
     edges = [(names[source], names[node.name]) for node in flat.nodes.values() for source in node.inputs]
     about = {"T": netlist.T, "latency": netlist.latency, "planes": netlist.planes, "reset": RESET, "dt": DT}
+    if netlist.image.pixel is not None:
+        about["pixel"] = netlist.image.pixel
     return nir.NIRGraph(nodes=nodes, edges=edges, metadata={"spikecal": json.dumps(about, sort_keys=True)})
 
 
@@ -85,11 +87,10 @@ def _node(nir: Any, node: Node, netlist: Netlist) -> Any:
         return nir.SumPool2d(kernel_size=np.array(node.kernel), stride=np.array(node.stride), padding=np.array((0, 0)))
     if isinstance(node, Flatten):
         return nir.Flatten(input_type={"input": np.array(before)}, start_dim=0, end_dim=-1)
-    if isinstance(node, Neurons):
-        return _neurons(nir, node)
-    if isinstance(node, MaxPool):
-        raise ConversionError(node.name, "NIR has no max-pool", "use average pools, or export to onnx")
-    raise TypeError(f"{type(node).__name__} should have become weights on clock planes")
+    if isinstance(node, Neurons) and node.neuron == IntegrateAndFire():
+        each = np.ones(node.shape, dtype=np.float32)
+        return nir.IF(r=each / np.float32(DT), v_threshold=each, metadata={"reset": RESET})
+    raise refusal(node, "NIR")
 
 
 def _square(conv: Conv) -> Conv:
@@ -103,13 +104,6 @@ def _square(conv: Conv) -> Conv:
     top, left = more[0] // 2, more[1] // 2
     padding = (conv.padding[0] + top * conv.dilation[0], conv.padding[1] + left * conv.dilation[1])
     return replace(conv, weight=F.pad(conv.weight, (left, left, top, top)), padding=padding)
-
-
-def _neurons(nir: Any, node: Neurons) -> Any:
-    if node.neuron != IntegrateAndFire():
-        raise ConversionError(node.name, f"NIR has no {node.neuron.name} neurons", "use integrate-and-fire neurons")
-    each = np.ones(node.shape, dtype=np.float32)
-    return nir.IF(r=each / np.float32(DT), v_threshold=each, metadata={"reset": RESET})
 
 
 def _bias(node: Conv | Linear) -> np.ndarray:

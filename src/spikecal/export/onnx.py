@@ -5,6 +5,8 @@ begins with a slash is no node's.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from spikecal.errors import ConversionError
 from spikecal.export.netlist import (
     Clock,
     Conv,
+    Delay,
     Flatten,
     Image,
     Linear,
@@ -26,8 +29,9 @@ from spikecal.export.netlist import (
     SumPool,
 )
 from spikecal.export.packages import package
+from spikecal.export.refusals import refusal
 from spikecal.files import write_whole
-from spikecal.neurons import IntegrateAndFire
+from spikecal.neurons import IntegrateAndFire, SignedIntegrateAndFire
 
 OPSET = 17
 IR_VERSION = 8  # the one of that opset, so that runtimes of its time take the file
@@ -55,7 +59,14 @@ def states(netlist: Netlist) -> dict[str, tuple[int, ...]]:
         elif isinstance(node, MaxPool):
             found[f"{node.name}.sum"] = netlist.nodes[node.inputs[0]].shape
             found[f"{node.name}.pooled"] = node.shape
+        elif isinstance(node, Delay):
+            found |= dict.fromkeys(_line(node), node.shape)
     return found
+
+
+def _line(node: Delay) -> list[str]:
+    """What is in a delay line, by name: what comes out next is the first."""
+    return [f"{node.name}.line{place}" for place in range(node.steps)]
 
 
 def step_model(netlist: Netlist) -> Any:
@@ -65,15 +76,15 @@ def step_model(netlist: Netlist) -> Any:
         raise ConversionError(taken, f"a layer called like ONNX's {taken} of all layers", "rename it in the model")
     graph = _Graph(netlist)
     inputs, outputs = [graph.tensor("image", netlist.image.shape)], [graph.tensor("current", netlist.output.shape)]
-    image, timed = "image", bool(netlist.planes)
-    if timed:
+    image = graph.rounded()
+    if netlist.timed:
         inputs.append(graph.counter("step"))
         outputs.append(graph.counter("step.next"))
         graph.node("Add", ["step", graph.constant("/one", np.ones(1, dtype=np.int64))], "step.next")
     if netlist.latency > netlist.T:
-        image = graph.shown(netlist.T)
+        image = graph.shown(image, netlist.T)
     known = {name: name for name in states(netlist)}
-    current = graph.step(image, known, "", graph.gathered)
+    current = graph.step(image, known, "", graph.gathered, graph.opened)
     graph.node("Identity", [current], "current")
     for name, shape in states(netlist).items():
         graph.node("Identity", [known[name]], f"{name}.next")
@@ -86,11 +97,12 @@ def whole_model(netlist: Netlist) -> Any:
     """`image -> output`: the mean of what is read, after all steps."""
     graph = _Graph(netlist)
     graph.node("Mul", ["image", graph.constant("/zero", np.zeros((), dtype=np.float32))], "/silence")
-    known: dict[str, str] = {}
+    shown, known = graph.rounded(), dict[str, str]()
     currents = []
     for t in range(netlist.latency):
-        image = "image" if t < netlist.T else "/silence"
-        currents.append(graph.step(image, known, f"@{t}", lambda clock, t=t: graph.ticked(clock, t)))  # type: ignore[misc]
+        image = shown if t < netlist.T else "/silence"
+        tick, gate = partial(graph.ticked, t=t), partial(graph.opened_at, t=t)
+        currents.append(graph.step(image, known, f"@{t}", tick, gate))
     read = currents[netlist.first :]
     graph.node("Sum", read, "/total")
     graph.node("Div", ["/total", graph.constant("/steps", np.array(len(read), dtype=np.float32))], "output")
@@ -109,8 +121,13 @@ class _Graph:
 
     # -- one step ------------------------------------------------------------------------------------------------
 
-    def step(self, image: str, states: dict[str, str], at: str, tick: Callable[[Clock], str]) -> str:
-        """Add one step; `states` move on, and what comes out is returned. A state that is not there is 0."""
+    def step(
+        self, image: str, states: dict[str, str], at: str, tick: Callable[[Clock], str], gate: Callable[[Neurons], str]
+    ) -> str:
+        """Add one step; `states` move on, and what comes out is returned. A state that is not there is 0.
+
+        `tick` gives a clock at this step, `gate` 1 where masked neurons may fire and 0 where not.
+        """
         values: dict[str, str] = {}
         for node in self.netlist.nodes.values():
             if isinstance(node, Image):
@@ -119,12 +136,14 @@ class _Graph:
                 values[node.name] = tick(node)
             else:
                 x = self._added([values[name] for name in node.inputs], f"{node.name}.in{at}")
-                values[node.name] = self._value(node, x, states, at)
+                values[node.name] = self._value(node, x, states, at, gate)
         return values[self.netlist.output.name]
 
-    def _value(self, node: Node, x: str, states: dict[str, str], at: str) -> str:
+    def _value(self, node: Node, x: str, states: dict[str, str], at: str, gate: Callable[[Neurons], str]) -> str:
         if isinstance(node, Neurons):
-            return self._fired(node, x, states, at)
+            return self._fired(node, x, states, at, gate)
+        if isinstance(node, Delay):
+            return self._delayed(node, x, states)
         if isinstance(node, MaxPool):
             return self._pooled(node, x, states, at)
         if isinstance(node, Output):
@@ -133,19 +152,47 @@ class _Graph:
             self._made[node.name, x] = self._linear(node, x, f"{node.name}{at}")
         return self._made[node.name, x]
 
-    def _fired(self, node: Neurons, x: str, states: dict[str, str], at: str) -> str:
-        """`v <- v + I`; a spike where `v >= 1`; `v <- v - 1` there."""
-        if node.neuron != IntegrateAndFire():
-            raise ConversionError(
-                node.name, f"{node.neuron.name} neurons are not exported to ONNX", "use integrate-and-fire neurons"
-            )
-        state, threshold = f"{node.name}.v", self.constant("/threshold", np.ones((), dtype=np.float32))
+    def _fired(self, node: Neurons, x: str, states: dict[str, str], at: str, gate: Callable[[Neurons], str]) -> str:
+        """`v <- v + I`; a spike where `v` reaches the threshold; `v <- v - 1` there."""
+        state, fired = f"{node.name}.v", f"{node.name}.levels{at}" if node.masked else f"{node.name}{at}"
         reached = self._added([states[state], x] if state in states else [x], f"{state}.reached{at}")
-        self.node("GreaterOrEqual", [reached, threshold], f"{node.name}.fires{at}")
-        self.node("Cast", [f"{node.name}.fires{at}"], f"{node.name}{at}", to=self._onnx.TensorProto.FLOAT)
+        if node.neuron == IntegrateAndFire():
+            self._where("GreaterOrEqual", reached, 1, fired)
+        elif node.neuron == SignedIntegrateAndFire():
+            above = self._where("GreaterOrEqual", reached, 0.5, f"{fired}.above")
+            self.node("Sub", [above, self._where("Less", reached, -0.5, f"{fired}.below")], fired)
+        else:
+            raise refusal(node, "this export to ONNX")
+        if node.masked:
+            self.node("Mul", [fired, gate(node)], f"{node.name}{at}")
         self.node("Sub", [reached, f"{node.name}{at}"], f"{state}.left{at}")
         states[state] = f"{state}.left{at}"
         return f"{node.name}{at}"
+
+    def _where(self, comparison: str, value: str, level: float, made: str) -> str:
+        """1 where a comparison with a number holds, and 0 elsewhere."""
+        self.node(
+            comparison, [value, self.constant(f"/level{level:g}", np.array(level, dtype=np.float32))], f"{made}.is"
+        )
+        return self.node("Cast", [f"{made}.is"], made, to=self._onnx.TensorProto.FLOAT)
+
+    def _delayed(self, node: Delay, x: str, states: dict[str, str]) -> str:
+        """What came first leaves the line. A line that is not full yet, as of a run from its start, gives zeros."""
+        line = _line(node)
+        out = states.get(line[0]) or self._nothing(node, x)
+        for place, after in pairwise(line):
+            if after in states:
+                states[place] = states[after]
+        states[line[-1]] = x
+        return out
+
+    def _nothing(self, node: Delay, x: str) -> str:
+        """Zeros like `x`, once for all steps."""
+        name = f"{node.name}/nothing"
+        if name not in self._made.values():
+            self._made[node.name, "/nothing"] = name
+            self.node("Mul", [x, self.constant("/zero", np.zeros((), dtype=np.float32))], name)
+        return name
 
     def _pooled(self, node: MaxPool, x: str, states: dict[str, str], at: str) -> str:
         """The increments of the pooled running sum."""
@@ -197,6 +244,17 @@ class _Graph:
         """A clock at step t."""
         return self.constant(f"{clock.name}@{t}", self._schedule(clock)[t : t + 1])
 
+    def opened(self, node: Neurons) -> str:
+        """Whether masked neurons may fire at the step that goes in: 1 or 0."""
+        netlist = self.netlist
+        when = np.array([netlist.open(node, t) for t in range(netlist.latency)], dtype=np.float32)
+        return self.node("Gather", [self.constant(f"{node.name}.open", when), "step"], f"{node.name}.now", axis=0)
+
+    def opened_at(self, node: Neurons, t: int) -> str:
+        """The same at step t."""
+        may = int(self.netlist.open(node, t))
+        return self.constant(f"/may{may}", np.array(may, dtype=np.float32))
+
     def _schedule(self, clock: Clock) -> np.ndarray:
         """`[latency, C, ...]`; with all positions where weights read it, as borders matter to them."""
         schedule = clock.own + clock.gate
@@ -207,11 +265,21 @@ class _Graph:
             return found
         return np.ascontiguousarray(np.broadcast_to(found, (len(schedule), *clock.shape)))
 
-    def shown(self, T: int) -> str:
+    def rounded(self) -> str:
+        """The image, on its grid where it has one."""
+        pixel = self.netlist.image.pixel
+        if pixel is None:
+            return "image"
+        size = self.constant("/pixel", np.array(pixel, dtype=np.float32))
+        self.node("Div", ["image", size], "/image.in_pixels")
+        self.node("Round", ["/image.in_pixels"], "/image.whole")
+        return self.node("Mul", ["/image.whole", size], "/image.rounded")
+
+    def shown(self, image: str, T: int) -> str:
         """The image, which is 0 after its T steps."""
         self.node("Less", ["step", self.constant("/T", np.array([T], dtype=np.int64))], "/is_shown")
         self.node("Cast", ["/is_shown"], "/shown", to=self._onnx.TensorProto.FLOAT)
-        return self.node("Mul", ["image", "/shown"], "/image")
+        return self.node("Mul", [image, "/shown"], "/image")
 
     # -- parts ---------------------------------------------------------------------------------------------------
 

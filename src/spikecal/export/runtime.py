@@ -24,7 +24,7 @@ def run_steps(path: Path, netlist: Netlist, images: Tensor) -> Trains:
     feed: dict[str, Any] = {
         name: np.zeros((len(images), *shape), dtype=np.float32) for name, shape in states(netlist).items()
     }
-    feed |= {"step": np.zeros(1, dtype=np.int64)} if netlist.planes else {}
+    feed |= {"step": np.zeros(1, dtype=np.int64)} if netlist.timed else {}
     steps: list[dict[str, Any]] = []
     for _ in range(netlist.latency):
         found = dict(zip(names, session.run(names, {"image": images.numpy(), **feed}), strict=True))

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from spikecal.export.netlist import (
     Clock,
     Conv,
+    Delay,
     Flatten,
     Image,
     Linear,
@@ -20,6 +21,7 @@ from spikecal.export.netlist import (
     Output,
     SumPool,
 )
+from spikecal.export.planes import frames
 from spikecal.neurons import Cells
 
 Arriving = Callable[[Node, Tensor], Tensor]
@@ -31,6 +33,11 @@ class Trains:
 
     outputs: Tensor
     levels: dict[str, Tensor]
+
+
+def run_netlist(netlist: Netlist, images: Tensor) -> Trains:
+    """A netlist with its clocks on images, which it rounds where it has a grid for them."""
+    return simulate(netlist, frames(netlist.image.rounded(images), netlist.T, netlist.latency, 0))
 
 
 @torch.no_grad()
@@ -45,7 +52,7 @@ def simulate(netlist: Netlist, frames: Tensor, arriving: Arriving | None = None)
     outputs = torch.empty(0)
     for node in netlist.nodes.values():
         inputs = [values[name] for name in node.inputs]
-        outputs = frames if isinstance(node, Image) else _run(node, inputs, frames.shape[1], arriving)
+        outputs = frames if isinstance(node, Image) else _run(netlist, node, inputs, frames.shape[1], arriving)
         values[node.name] = outputs
         if isinstance(node, Neurons):
             levels[node.name] = outputs.to(torch.int8)
@@ -55,7 +62,7 @@ def simulate(netlist: Netlist, frames: Tensor, arriving: Arriving | None = None)
     return Trains(outputs, levels)
 
 
-def _run(node: Node, inputs: list[Tensor], images: int, arriving: Arriving | None) -> Tensor:
+def _run(netlist: Netlist, node: Node, inputs: list[Tensor], images: int, arriving: Arriving | None) -> Tensor:
     if isinstance(node, Clock):
         schedule = (node.own + node.gate).reshape(-1, 1, node.shape[0], *(1,) * (len(node.shape) - 1))
         return schedule.expand(-1, images, *node.shape)
@@ -65,17 +72,27 @@ def _run(node: Node, inputs: list[Tensor], images: int, arriving: Arriving | Non
     if arriving is not None and isinstance(node, Neurons | Output):
         x = arriving(node, x)
     if isinstance(node, Neurons):
-        return torch.stack([fired.clone() for fired in _fire(node, x)])
+        return torch.stack([fired.clone() for fired in _fire(netlist, node, x)])
+    if isinstance(node, Delay):
+        return torch.cat([torch.zeros_like(x[: node.steps]), x[: -node.steps]])
     if isinstance(node, MaxPool):
         pooled = each_step(node, x.cumsum(0))
         return pooled - torch.cat([torch.zeros_like(pooled[:1]), pooled[:-1]])
     return each_step(node, x)
 
 
-def _fire(node: Neurons, current: Tensor) -> Iterator[Tensor]:
+def _fire(netlist: Netlist, node: Neurons, current: Tensor) -> Iterator[Tensor]:
     cells = Cells(theta=torch.ones((), dtype=current.dtype))
     state = node.neuron.start(cells, current[0])
-    yield from node.neuron.advance(current, state, cells, len(current))
+    if not node.masked:
+        yield from node.neuron.advance(current, state, cells, len(current))
+        return
+    for step, arriving in enumerate(current.split(1)):
+        if netlist.open(node, step):
+            yield from node.neuron.advance(arriving, state, cells, 1)
+        else:
+            state["v"] += arriving[0]
+            yield torch.zeros_like(arriving[0])
 
 
 def each_step(node: Node, x: Tensor) -> Tensor:

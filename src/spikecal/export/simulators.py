@@ -89,7 +89,7 @@ def run_module(net: nn.Module, netlist: Netlist, images: Tensor) -> Trains:
 
 
 def _frames(netlist: Netlist, images: Tensor) -> Tensor:
-    return frames(images, netlist.T, netlist.latency, netlist.planes)
+    return frames(netlist.image.rounded(images), netlist.T, netlist.latency, netlist.planes)
 
 
 SIMULATORS = {

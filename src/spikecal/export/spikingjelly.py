@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from spikecal.errors import ConversionError
-from spikecal.export.netlist import Conv, Flatten, Linear, MaxPool, Netlist, Neurons, Node, Output, SumPool, identifiers
+from spikecal.export.netlist import Conv, Flatten, Linear, Netlist, Neurons, Node, Output, SumPool, identifiers
 from spikecal.export.packages import package
 from spikecal.export.planes import with_planes
+from spikecal.export.refusals import refusal
 from spikecal.files import write_whole
 from spikecal.neurons import IntegrateAndFire
 
@@ -73,15 +73,7 @@ def _layer(node: Node) -> tuple[str, Settings]:
         return "layer.Flatten", {}
     if isinstance(node, Neurons) and node.neuron == IntegrateAndFire():
         return "neuron.IFNode", {"v_threshold": 1.0, "v_reset": None}
-    if isinstance(node, Neurons):
-        raise ConversionError(
-            node.name, f"SpikingJelly has no {node.neuron.name} neurons", "use integrate-and-fire neurons"
-        )
-    if isinstance(node, MaxPool):
-        raise ConversionError(
-            node.name, "SpikingJelly has no max-pool of running sums", "use average pools, or export to onnx"
-        )
-    raise TypeError(f"{type(node).__name__} should have become weights on clock planes")
+    raise refusal(node, "SpikingJelly")
 
 
 def _made(kind: str, settings: Settings, node: Node) -> nn.Module:
@@ -134,7 +126,7 @@ def load(step_mode: str = "m") -> Net:
 
 def frames(images: Tensor) -> Tensor:
     """The image for T steps and, beside its channels, clock planes: plane t is 1 at step t."""
-    found = images.new_zeros(LATENCY, len(images), images.shape[1] + PLANES, *images.shape[2:])
+{rounding}    found = images.new_zeros(LATENCY, len(images), images.shape[1] + PLANES, *images.shape[2:])
     found[:T, :, : images.shape[1]] = images
     for t in range(PLANES):
         found[t, :, images.shape[1] + t] = 1
@@ -156,4 +148,14 @@ def _source(netlist: Netlist, flat: Netlist, names: Mapping[str, str], weights: 
     return TEMPLATE.format(
         weights=weights, T=netlist.T, latency=netlist.latency, planes=netlist.planes, image=names[flat.image.name],
         layers="\n".join(layers), forward="\n".join(forward), first=netlist.first,
+        rounding=_rounding(flat.image.pixel),
     )  # fmt: skip
+
+
+def _rounding(pixel: float | None) -> str:
+    """The line that puts images on their grid."""
+    return (
+        ""
+        if pixel is None
+        else f"    images = (images / {pixel!r}).round() * {pixel!r}  # so that all sums are exact\n"
+    )

@@ -318,7 +318,8 @@ class SpikingNetwork(nn.Module):
         """Write this network for another simulator; `to` is nir, onnx or spikingjelly, by default what the suffix says.
 
         `images` are like those it will run on: their size counts. With `bits` it has whole numbers, with one scale
-        `per` channel or layer, and biases are calibrated on `images`. Returns what can be verified there.
+        `per` channel or layer, and biases are calibrated on `images`. With `exact` its numbers are rounded so that
+        every sum is exact in float32. Returns what can be verified there.
         """
         return import_module(EXPORT).export(self, path, images, **settings)
 

@@ -16,7 +16,7 @@ from spikecal.errors import ConfigError, SpikecalError
 from spikecal.export.chips import chip_called, refuse_misfit
 from spikecal.export.export import Exported, export, make_netlist
 from spikecal.export.integers import Per
-from spikecal.export.verify import BATCH, FAITHFUL, Verdict, simulators
+from spikecal.export.verify import BATCH, FAITHFUL, Traced, Verdict, simulators
 from spikecal.files import check_output
 from spikecal.progress import Progress
 from spikecal.snn.file import load
@@ -42,6 +42,7 @@ class Exporting:
     seed: int
     bits: int | None  # of weights, in whole numbers
     per: Per | None
+    exact: bool  # on a grid that makes all sums exact in float32
     target: str | None  # a chip, whose bits and scales are taken where none are given
 
 
@@ -60,7 +61,7 @@ def export_file(asked: Exporting, progress: Progress | None) -> Outcome:
     per: Per = asked.per or ("channel" if chip is None else chip.per)
     if bits is not None:
         example = images_for(asked.file, snn, asked.data, asked.data_root, CALIBRATION, asked.seed, "train")[0]
-    made = export(snn, asked.output, example, to=asked.to, bits=bits, per=per)
+    made = export(snn, asked.output, example, to=asked.to, bits=bits, per=per, exact=asked.exact)
     facts = made.to_dict()
     parts: list[Table | Line] = [Line(_written(made)), *asides([f"note: {note}" for note in made.notes])]
     if images is None:
@@ -68,7 +69,7 @@ def export_file(asked: Exporting, progress: Progress | None) -> Outcome:
     simulators(made.to)  # before anything long: there must be one
     verdicts = made.verify(images, labels, progress)
     facts = {**facts, "verified": [verdict.to_dict() for verdict in verdicts]}
-    return Outcome(facts, [*parts, _verdict_table(asked.output, verdicts)], _unfaithful(asked.output, verdicts))
+    return Outcome(facts, [*parts, _verdict_table(made, verdicts)], _unfaithful(asked.output, verdicts))
 
 
 def exported_network(file: Path, steps: int | None) -> SpikingNetwork:
@@ -122,12 +123,13 @@ def _written(made: Exported) -> str:
     return f"{sizes}: T = {netlist.T}, {netlist.latency} steps in all, images {image}{clock}"
 
 
-def _verdict_table(path: Path, verdicts: Sequence[Verdict]) -> Table:
+def _verdict_table(made: Exported, verdicts: Sequence[Verdict]) -> Table:
     columns = (
-        "simulator", ">images", ">spikes", ">differing", ">in float32", ">output off by", ">same answers",
+        "simulator", ">images", ">spikes", ">differing", ">in float64", ">output off by", ">same answers",
         ">accuracy %", "",
     )  # fmt: skip
-    return Table(f"{path}: verified", columns, [_row(verdict) for verdict in verdicts], _rounding(verdicts[0]))
+    explained = _explained(verdicts[0].traced, made.integers is not None)
+    return Table(f"{made.path}: verified", columns, [_row(verdict) for verdict in verdicts], explained)
 
 
 def _row(verdict: Verdict) -> tuple[str, ...]:
@@ -135,25 +137,29 @@ def _row(verdict: Verdict) -> tuple[str, ...]:
     if verdict.right is not None and verdict.expected is not None:
         accuracy = f"{percent(verdict.right / verdict.images)} (here {percent(verdict.expected / verdict.images)})"
     return (
-        verdict.simulator, f"{verdict.images:,}", f"{verdict.spikes:,}",
-        "" if verdict.differing is None else f"{verdict.differing:,}", f"{verdict.single:,}",
+        verdict.simulator, f"{verdict.images:,}", f"{verdict.spikes:,}", f"{verdict.differing:,}",
+        "" if verdict.double is None else f"{verdict.double:,}",
         f"{verdict.difference:.2g}", f"{verdict.agreeing:,}", accuracy,
         "faithful" if verdict.faithful else "not faithful",
     )  # fmt: skip
 
 
-def _rounding(verdict: Verdict) -> str:
-    """What the numbers of a table mean, once for all of its rows."""
-    return (
-        f"differing: in float64; {verdict.built:,} between the network and what was written. Rounding to float32 "
-        f"changes {verdict.rounding:,} spikes of the network itself."
-    )
+def _explained(traced: Traced, integers: bool) -> str:
+    """What was compared, once for all rows of a table."""
+    counted = f"Of {traced.spikes:,} spikes on {traced.images} images, "
+    if integers:
+        return f"{counted}{traced.built:,} differ from the run in integers as built."
+    if traced.exact:
+        return (
+            f"differing: in float32, from the same numbers here. {counted}rounding to exact sums changed "
+            f"{traced.rounded:,}, and {traced.images - traced.agreeing} answers."
+        )
+    return f"{counted}{traced.built:,} differ in float64 as built; float32 changes {traced.rounding:,} in the network."
 
 
 def _unfaithful(path: Path, verdicts: Sequence[Verdict]) -> SpikecalError | None:
     bad = [verdict for verdict in verdicts if not verdict.faithful]
     if not bad:
         return None
-    most = {v.simulator: max(v.built, v.single if v.differing is None else v.differing) for v in bad}
-    said = ", ".join(f"{most[v.simulator] / max(1, v.spikes):.2g} of the spikes in {v.simulator}" for v in bad)
+    said = ", ".join(f"{v.share:.2g} of the spikes in {v.simulator}" for v in bad)
     return SpikecalError(f"{path} is not faithful: it differs in {said}, more than {FAITHFUL:g}")

@@ -36,7 +36,7 @@ def run_file(asked: Running) -> Outcome:
     home = device_of(asked.device) or CPU
     snn = load_network(asked.file, asked.steps, asked.neurons)
     images, _ = images_for(asked.file, snn, asked.data, asked.data_root, asked.images, asked.seed)
-    netlist = make_netlist(snn, images)
+    netlist = make_netlist(snn, images).to(images.dtype)
     found = spikes_of(snn.to(home), netlist, images)
     write_spikes(asked.output, found)
     facts = {

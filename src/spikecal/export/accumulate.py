@@ -1,0 +1,91 @@
+"""The reference run of a network in whole numbers: int64 sums, and accumulators that saturate."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from spikecal.export.integers import Integers
+from spikecal.export.netlist import Clock, Conv, Flatten, Image, Linear, Output, SumPool
+from spikecal.export.planes import frames
+from spikecal.export.simulate import Trains
+
+
+@dataclass(frozen=True)
+class Accumulated:
+    """What a run in whole numbers did: its trains, and how often a potential left the accumulator's range."""
+
+    trains: Trains
+    saturated: int
+
+
+def run_integers(made: Integers, images: Tensor, width: int = 32) -> Accumulated:
+    """The network on images as it was trained on, in accumulators of `width` bits."""
+    return accumulate(made, made.image(images), width)
+
+
+@torch.no_grad()
+def accumulate(made: Integers, images: Tensor, width: int = 32) -> Accumulated:
+    """The network on images in whole numbers, in int64 sums and saturating accumulators: no float is in it."""
+    netlist, units, limit = made.netlist, made.units, 2 ** (width - 1) - 1
+    values: dict[str, Tensor] = {netlist.image.name: frames(images.long(), netlist.T, netlist.latency, 0)}
+    readers = {name: node.name for node in netlist.nodes.values() for name in node.inputs}
+    levels: dict[str, Tensor] = {}
+    saturated = 0
+    for node in netlist.nodes.values():
+        if isinstance(node, Image):
+            continue
+        if isinstance(node, Clock):
+            unit = units[readers[node.name]]
+            schedule = ((node.own + node.gate) * unit).round().long()
+            values[node.name] = schedule.reshape(-1, 1, node.shape[0], *(1,) * (len(node.shape) - 1))
+            continue
+        x = sum(values[name] for name in node.inputs)
+        assert isinstance(x, Tensor)
+        if isinstance(node, Conv | Linear):
+            values[node.name] = _integer_sums(node, x, units.get(readers[node.name], torch.ones(1).double()))
+        elif isinstance(node, SumPool):
+            sums = _windows(x.flatten(0, 1), node.kernel, node.stride, (0, 0), (1, 1)).sum((4, 5))
+            values[node.name] = sums.unflatten(0, x.shape[:2])
+        elif isinstance(node, Flatten):
+            values[node.name] = x.flatten(2)
+        elif isinstance(node, Output):
+            values[node.name] = x
+        else:
+            threshold = units[node.name].expand(node.shape[0]).long().reshape(-1, *(1,) * (len(node.shape) - 1))
+            v, fired = torch.zeros_like(x[0]), []
+            for current in x:
+                v = v + current
+                saturated += int((v.abs() > limit).sum())
+                v = v.clamp(-limit, limit)
+                fired.append((v >= threshold).long())
+                v = v - threshold * fired[-1]
+            values[node.name] = torch.stack(fired)
+            levels[node.name] = values[node.name].to(torch.int8)
+    outputs = values[netlist.output.name].double() / units[netlist.output.name].double()
+    return Accumulated(Trains(outputs, levels), saturated)
+
+
+def _integer_sums(node: Conv | Linear, x: Tensor, unit: Tensor) -> Tensor:
+    by_row = unit.expand(len(node.weight))
+    weight = (node.weight * by_row.reshape(-1, *(1,) * (node.weight.ndim - 1))).round().long()
+    bias = 0 if node.bias is None else (node.bias * by_row).round().long()
+    if isinstance(node, Linear):
+        return x @ weight.T + bias
+    dense = node.dense()
+    weight = (dense.weight * by_row.reshape(-1, 1, 1, 1)).round().long()
+    kernel = (weight.shape[2], weight.shape[3])
+    windows = _windows(x.flatten(0, 1), kernel, node.stride, node.padding, node.dilation)  # [B, C, h, w, kh, kw]
+    columns = windows.permute(0, 2, 3, 1, 4, 5).flatten(3)
+    found = (columns @ weight.flatten(1).T + bias).permute(0, 3, 1, 2)
+    return found.unflatten(0, x.shape[:2])
+
+
+def _windows(
+    x: Tensor, kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int], dilation: tuple[int, int]
+) -> Tensor:
+    x = F.pad(x, (padding[1], padding[1], padding[0], padding[0]))
+    for place, (size, step, gap) in enumerate(zip(kernel, stride, dilation, strict=True)):
+        x = x.unfold(2 + place, (size - 1) * gap + 1, step)[..., ::gap]
+    return x
