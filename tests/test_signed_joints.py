@@ -18,7 +18,6 @@ from spikecal import (
     Bias,
     ClosedFormWeights,
     ConfigError,
-    ConversionError,
     FileError,
     FineTune,
     Pipeline,
@@ -34,7 +33,6 @@ from spikecal.analysis.errors import measure_errors
 from spikecal.calibration.histogram import Histogram
 from spikecal.data.card import Card
 from spikecal.data.images import Data
-from spikecal.export.build import netlist_of
 from spikecal.graph.joints import analog_readers, in_time
 from spikecal.graph.ops import SignedSpike, Spike, frozen
 from spikecal.neurons import SignedIntegrateAndFire
@@ -280,10 +278,13 @@ def test_errors_split_into_their_parts(results: dict[str, spikecal.Result]) -> N
         assert float(parts["clipping"].squared.sum()) < float(parts["total"].squared.sum())
 
 
-def test_no_export_loses_the_dead_zone() -> None:
-    snn, x = exact(False), dyadic_images(1)
-    with pytest.raises(ConversionError, match=r'dead zone closes .*joints="analog"'):
-        netlist_of(snn, x, x.amin((0, 2, 3)), x.amax((0, 2, 3)))
+@pytest.mark.parametrize("waits", [False, True])
+def test_onnx_has_the_dead_zone(waits: bool, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    snn, x = exact(waits), dyadic_images(3)
+    assert any("reach" in node.op.tensors() for node in snn.graph.nodes.values())
+    (verdict,) = snn.export(tmp_path / "net.onnx", x).verify(x)
+    assert verdict.differing == verdict.traced.built == 0 and verdict.spikes > 50
 
 
 # -- files, the command line, the report -------------------------------------------------------------------------------

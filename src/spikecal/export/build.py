@@ -95,9 +95,25 @@ def _neurons(build: Builder, node: Operation, value: Value) -> Value:
     if clock is not None:
         sources.append(build.add(clock))
     made = Neurons(
-        name=node.name, inputs=tuple(sources), shape=value.shape, start=start, neuron=op.neuron, masked=masked
+        name=node.name,
+        inputs=tuple(sources),
+        shape=value.shape,
+        start=start,
+        neuron=op.neuron,
+        masked=masked,
+        reach=_reach(op, channels, start, snn.latency),
     )
     return Value((Term(build.add(made), theta),), value.shape)
+
+
+def _reach(op: Spike, channels: int, start: int, latency: int) -> Tensor | None:
+    """What fires at each step of the whole run; steps outside the window do not matter."""
+    own = op.tensors().get("reach")
+    if own is None:
+        return None
+    reach = torch.full((latency, channels), 0.5, dtype=torch.double)
+    reach[start : start + len(own)] = own[: latency - start].double()
+    return reach
 
 
 def _read(build: Builder, value: Value) -> None:

@@ -122,6 +122,7 @@ class Neurons(Node):
     start: int
     neuron: Neuron
     masked: bool = False
+    reach: Tensor | None = None  # `[latency, C]`, of signed neurons: what fires at each step; else 1/2
 
 
 @dataclass(frozen=True, kw_only=True)

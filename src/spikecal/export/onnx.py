@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from spikecal.errors import ConversionError
@@ -62,6 +63,13 @@ def states(netlist: Netlist) -> dict[str, tuple[int, ...]]:
         elif isinstance(node, Delay):
             found |= dict.fromkeys(_line(node), node.shape)
     return found
+
+
+def _reach_clock(node: Neurons, sign: int) -> Clock:
+    """What fires with one sign at each step, as a clock that no node reads."""
+    assert node.reach is not None
+    name = f"{node.name}.reach{'+' if sign > 0 else '-'}"
+    return Clock(name=name, inputs=(), shape=node.shape, own=sign * node.reach, gate=torch.zeros_like(node.reach))
 
 
 def _line(node: Delay) -> list[str]:
@@ -136,12 +144,20 @@ class _Graph:
                 values[node.name] = tick(node)
             else:
                 x = self._added([values[name] for name in node.inputs], f"{node.name}.in{at}")
-                values[node.name] = self._value(node, x, states, at, gate)
+                values[node.name] = self._value(node, x, states, at, tick, gate)
         return values[self.netlist.output.name]
 
-    def _value(self, node: Node, x: str, states: dict[str, str], at: str, gate: Callable[[Neurons], str]) -> str:
+    def _value(
+        self,
+        node: Node,
+        x: str,
+        states: dict[str, str],
+        at: str,
+        tick: Callable[[Clock], str],
+        gate: Callable[[Neurons], str],
+    ) -> str:
         if isinstance(node, Neurons):
-            return self._fired(node, x, states, at, gate)
+            return self._fired(node, x, states, at, tick, gate)
         if isinstance(node, Delay):
             return self._delayed(node, x, states)
         if isinstance(node, MaxPool):
@@ -152,15 +168,26 @@ class _Graph:
             self._made[node.name, x] = self._linear(node, x, f"{node.name}{at}")
         return self._made[node.name, x]
 
-    def _fired(self, node: Neurons, x: str, states: dict[str, str], at: str, gate: Callable[[Neurons], str]) -> str:
+    def _fired(
+        self,
+        node: Neurons,
+        x: str,
+        states: dict[str, str],
+        at: str,
+        tick: Callable[[Clock], str],
+        gate: Callable[[Neurons], str],
+    ) -> str:
         """`v <- v + I`; a spike where `v` reaches the threshold; `v <- v - 1` there."""
         state, fired = f"{node.name}.v", f"{node.name}.levels{at}" if node.masked else f"{node.name}{at}"
         reached = self._added([states[state], x] if state in states else [x], f"{state}.reached{at}")
         if node.neuron == IntegrateAndFire():
-            self._where("GreaterOrEqual", reached, 1, fired)
+            self._where("GreaterOrEqual", reached, self._number(1), fired)
         elif node.neuron == SignedIntegrateAndFire():
-            above = self._where("GreaterOrEqual", reached, 0.5, f"{fired}.above")
-            self.node("Sub", [above, self._where("Less", reached, -0.5, f"{fired}.below")], fired)
+            up, down = (
+                self._number(sign / 2) if node.reach is None else tick(_reach_clock(node, sign)) for sign in (1, -1)
+            )
+            above = self._where("GreaterOrEqual", reached, up, f"{fired}.above")
+            self.node("Sub", [above, self._where("Less", reached, down, f"{fired}.below")], fired)
         else:
             raise refusal(node, "this export to ONNX")
         if node.masked:
@@ -169,11 +196,12 @@ class _Graph:
         states[state] = f"{state}.left{at}"
         return f"{node.name}{at}"
 
-    def _where(self, comparison: str, value: str, level: float, made: str) -> str:
-        """1 where a comparison with a number holds, and 0 elsewhere."""
-        self.node(
-            comparison, [value, self.constant(f"/level{level:g}", np.array(level, dtype=np.float32))], f"{made}.is"
-        )
+    def _number(self, level: float) -> str:
+        return self.constant(f"/level{level:g}", np.array(level, dtype=np.float32))
+
+    def _where(self, comparison: str, value: str, level: str, made: str) -> str:
+        """1 where a comparison with a value holds, and 0 elsewhere."""
+        self.node(comparison, [value, level], f"{made}.is")
         return self.node("Cast", [f"{made}.is"], made, to=self._onnx.TensorProto.FLOAT)
 
     def _delayed(self, node: Delay, x: str, states: dict[str, str]) -> str:
@@ -260,7 +288,7 @@ class _Graph:
         schedule = clock.own + clock.gate
         shape = (len(schedule), clock.shape[0], *(1,) * (len(clock.shape) - 1))
         found = _array(schedule.reshape(shape))
-        readers = (self.netlist.nodes[name] for name in self.netlist.readers()[clock.name])
+        readers = (self.netlist.nodes[name] for name in self.netlist.readers().get(clock.name, ()))
         if all(isinstance(reader, Neurons) for reader in readers):
             return found
         return np.ascontiguousarray(np.broadcast_to(found, (len(schedule), *clock.shape)))

@@ -1,7 +1,7 @@
 """Running a netlist here: the oracle that other simulators are compared with, and what tests need no package for."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -82,14 +82,16 @@ def _run(netlist: Netlist, node: Node, inputs: list[Tensor], images: int, arrivi
 
 
 def _fire(netlist: Netlist, node: Neurons, current: Tensor) -> Iterator[Tensor]:
-    cells = Cells(theta=torch.ones((), dtype=current.dtype))
+    reach = None if node.reach is None else node.reach.reshape(len(current), 1, -1, *(1,) * (current.ndim - 3))
+    cells = Cells(theta=torch.ones((), dtype=current.dtype), reach=reach)
     state = node.neuron.start(cells, current[0])
     if not node.masked:
         yield from node.neuron.advance(current, state, cells, len(current))
         return
     for step, arriving in enumerate(current.split(1)):
         if netlist.open(node, step):
-            yield from node.neuron.advance(arriving, state, cells, 1)
+            own = cells if reach is None else replace(cells, reach=reach[step : step + 1])
+            yield from node.neuron.advance(arriving, state, own, 1)
         else:
             state["v"] += arriving[0]
             yield torch.zeros_like(arriving[0])
