@@ -16,7 +16,7 @@ FIRST = "$ spikecal convert resnet20-nobn --data demo -T 4 --pipeline lcp --imag
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the first command of all pages was run."""
     place = tmp_path_factory.mktemp("export")
-    assert FIRST in (ROOT / "docs" / "export.md").read_text()
+    assert FIRST in (ROOT / "docs" / "how-to" / "export.md").read_text()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         assert main(FIRST.split()[2:]) == 0
@@ -35,7 +35,7 @@ def test_the_commands_of_a_page(
 ) -> None:
     pytest.importorskip(PAGES[page])
     monkeypatch.chdir(folder)
-    text = (ROOT / "docs" / f"{page}.md").read_text()
+    text = (ROOT / "docs" / "how-to" / f"{page}.md").read_text()
     blocks = re.findall(r"^\$ spikecal (.*?)\n(.*?)(?=^\$|^```)", text, re.DOTALL | re.MULTILINE)
     assert blocks
     for command, expected in blocks:

@@ -10,7 +10,7 @@ import pytest
 
 from spikecal.cli.main import main
 
-LOOPBACK = Path(__file__).parents[2] / "docs" / "distributed" / "loopback.sh"
+LOOPBACK = Path(__file__).parents[2] / "docs" / "how-to" / "distributed" / "loopback.sh"
 CONVERT = ["convert", "resnet20", "-T", "2", "--pipeline", "lcp", "--images", "9", "--micro-batch", "4", "--test", "5"]
 
 

@@ -4,7 +4,7 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=16
 #SBATCH --requeue
-# sbatch docs/distributed/slurm.sh convert resnet34-imagenet --weights w.safetensors --data imagenet:/shared/imagenet \
+# sbatch docs/how-to/distributed/slurm.sh convert resnet34-imagenet --weights w.safetensors --data imagenet:/shared/imagenet \
 #   -T 64 --pipeline lcp --workdir /shared/work -o /shared/net.snn
 # The working directory and the output lie on a disk that all nodes share. A requeued job resumes from the directory.
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Two nodes of torchrun on this machine, each with one process: what slurm.sh does, without Slurm.
-#   docs/distributed/loopback.sh convert resnet20 -T 8 --pipeline lcp -o net.snn
+#   docs/how-to/distributed/loopback.sh convert resnet20 -T 8 --pipeline lcp -o net.snn
 set -euo pipefail
 port=${PORT:-29500}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
