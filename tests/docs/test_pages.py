@@ -135,7 +135,7 @@ def parsed(words: list[str]) -> None:
     except typer.Exit:  # --help and --version are done by then
         pass
     except typer.TyperException as error:  # text may name a verb without all it takes
-        if "Missing parameter" not in error.format_message():
+        if "Missing" not in error.format_message():
             raise
 
 

@@ -35,7 +35,6 @@ app = typer.Typer(
     name="spikecal",
     help="Trained PyTorch networks into accurate spiking networks that need few time steps.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
