@@ -70,3 +70,36 @@ def test_short_commands_import_little(code: str) -> None:
     check += "\nassert len(sys.modules) < 600, len(sys.modules)"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+HIDDEN = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("matplotlib", "jinja2", "markupsafe"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+from spikecal.cli.main import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_plots_and_reports_are_extras(folder: Path) -> None:
+    """Converting and measuring work without them; what needs one says which."""
+
+    def run(*words: object) -> tuple[int, str]:
+        command = [sys.executable, "-c", HIDDEN, *map(str, words)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr
+
+    assert run("convert", "nets.py:make", "--data", "demo", *SMALL, "--calibration", 8, "-o", "net.snn")[0] == 0
+    assert run("figure", "clip", "-o", "clip.png") == (
+        2, "error: this needs the package matplotlib: `pip install spikecal[plots]`\n",
+    )  # fmt: skip
+    code, told = run("report", "net.snn", "--images", 0, "-o", "report.html")
+    assert code == 2 and "this needs the package" in told and "`pip install spikecal[report]`" in told
+    assert not (folder / "report.html").exists()

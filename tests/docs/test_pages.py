@@ -25,7 +25,7 @@ PAGES = sorted(
     if "docs/results/" not in str(path)
 )
 # Tests of their own run these.
-ELSEWHERE = {"docs/how-to/extending.md", *(f"docs/how-to/{name}.md" for name in ("nir", "onnx", "spikingjelly"))}
+ELSEWHERE = {f"docs/how-to/{name}.md" for name in ("extending", "export", "nir", "onnx", "spikingjelly", "integers")}
 FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 SECONDS = re.compile(r"about [\d.]+ (?:s|min)\b|(?<=  )[\d.]+$", re.MULTILINE)  # also the last column of a summary

@@ -25,6 +25,7 @@ from spikecal.cli import run as running
 from spikecal.cli.console import logging_visibly, printing_aside
 from spikecal.cli.several import VERBS, end, is_first, launched, several
 from spikecal.errors import ConfigError, ConversionError, RankError, SpikecalError, first_line, visible
+from spikecal.export.packages import EXTRAS, missing
 from spikecal.memory import is_out_of_memory
 from spikecal.tasks.outcome import in_flags
 
@@ -83,6 +84,10 @@ def main(arguments: list[str] | None = None) -> int:
     except typer.TyperException as error:
         told = error.format_message()
         return _fail(told, is_first()) if told else BAD_CALL  # without, the help was shown instead
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        return _fail(missing(error.name), is_first())
     except OSError as error:  # a full disk, a folder that may not be written to
         return _fail(str(error), is_first())
     except (MemoryError, RuntimeError) as error:
