@@ -9,7 +9,7 @@ from scripts import ROOT
 from spikecal.cli.main import main
 
 PAGES = {"integers": "onnxruntime", "nir": "nirtorch", "onnx": "onnxruntime", "spikingjelly": "spikingjelly"}
-FIRST = "$ spikecal convert resnet20-nobn --data demo -T 4 --pipeline lcp --images 16 --test 0 -o net.snn"
+FIRST = "$ spikecal convert resnet20-nobn --data demo -T 4 --pipeline lcp --calibration 16 --test 0 -o net.snn"
 
 
 @pytest.fixture(scope="module")
