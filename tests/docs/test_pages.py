@@ -113,7 +113,8 @@ def test_blocks_say_what_they_hold(page: str) -> None:
 def commands(page: str) -> Iterator[list[str]]:
     """The words of every command on a page, in its blocks and in its text."""
     inline = re.findall(r"`(spikecal [a-z]+ [^`…]*?)`", FENCED.sub("", (ROOT / page).read_text(encoding="utf-8")))
-    lines = [line.removeprefix("$ ") for code in blocks(page, "sh", "console") for line in code.splitlines()]
+    lines = [line for code in blocks(page, "sh") for line in code.splitlines()]
+    lines += [line[2:] for code in blocks(page, "console") for line in code.splitlines() if line.startswith("$ ")]
     for line in [*lines, *inline]:
         words = shlex.split(line, comments=True)
         while words:
