@@ -45,6 +45,6 @@ def test_an_empty_environment(kind: str, built: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
     what = wheel if kind == "wheel" else ROOT
-    call(python, "-m", "pip", "install", "-c", ROOT / "constraints.txt", f"{what}[report]", cwd=tmp_path)
+    call(python, "-I", "-m", "pip", "install", "-c", ROOT / "constraints.txt", f"{what}[report]", cwd=tmp_path)
     call(python, "-I", "-c", SMOKE, cwd=tmp_path)  # nothing but what was installed
     assert (tmp_path / "report.html").stat().st_size > 10_000
