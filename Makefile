@@ -4,14 +4,18 @@ BIN := .venv/bin
 # The folder is in the stamp's name: a moved or copied checkout installs itself again.
 STAMP := .venv/installed-$(shell pwd | cksum | cut -d' ' -f1)
 
-.PHONY: demo test browser lint types bench verify-exports format clean
+.PHONY: demo test test-all browser lint types docs docs-serve bench verify-exports format clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
 	$(BIN)/spikecal demo
 
 test: browser lint types $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto  # small tensors: a process a core, not a thread a core
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto  # small tensors: one process per core, not one thread per core
+
+# Also what takes minutes: installing the package into empty environments, and the slow commands of pages.
+test-all: test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
 
 # The tests of the report drive a real browser.
 BROWSER := chromium chromium-driver
@@ -29,6 +33,14 @@ lint: $(STAMP)
 
 types: $(STAMP)
 	$(BIN)/python -m mypy
+
+# The documentation site, in site/. Warnings are errors: links that lead nowhere, pages without a place. Tests build it, too.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
+docs: $(STAMP)
+	$(MKDOCS) build --strict --quiet
+
+docs-serve: $(STAMP)
+	$(MKDOCS) serve
 
 bench: $(STAMP)
 	$(BIN)/python bench/convert.py
@@ -53,4 +65,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch '$@'
 
 clean:
-	rm -rf .venv .venv-sinabs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-sinabs build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Accuracy of the embedded ResNet-20 in integers; writes bench/results/bits.json and a table in docs/integers.md.
+"""Accuracy of the embedded ResNet-20 in integers: bench/results/bits.json, and a table in docs/how-to/integers.md.
 
 python bench/bits.py     rerun to resume after the last finished row
 """
@@ -20,7 +20,7 @@ from spikecal.files import write_whole
 from spikecal.zoo.models import load_model
 
 RESULT = Path(__file__).parent / "results" / "bits.json"
-PAGE = Path(__file__).parents[1] / "docs" / "integers.md"
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "integers.md"
 T, CALIBRATION, IMAGES, BITS = 16, 128, 500, (4, 5, 6, 8, 16)
 
 

@@ -1,4 +1,4 @@
-"""Exports of the embedded ResNet-20 in every installed simulator; writes bench/results/exports.json and docs/export.md.
+"""Exports of the embedded ResNet-20 in every installed simulator: bench/results/exports.json, docs/how-to/export.md.
 
     python bench/exports.py [DIR]     rerun to resume after the last finished row
 
@@ -33,7 +33,7 @@ from spikecal.files import write_whole
 from spikecal.zoo.models import load_model
 
 RESULT = Path(__file__).parent / "results" / "exports.json"
-PAGE = Path(__file__).parents[1] / "docs" / "export.md"
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "export.md"
 T, CALIBRATION, TESTED = 8, 128, 1000
 IMAGES = {False: 500, True: 100}  # exact: every spike is the same, which takes fewer images to see
 LATENCIES = {"resnet20, T=8": None, "resnet20, T=8, latency 18": 18}

@@ -1,7 +1,7 @@
 """What two ranks reach of two independent processes, and what ranks send each other; into bench/results/ranks.json.
 
     python bench/ranks.py          about three minutes, two processes of one thread each; also the tables of
-                                   docs/distributed.md. Nothing else should run beside it.
+                                   docs/how-to/distributed.md. Nothing else should run beside it.
 
 Both measurements are of the same two processes, in turns: each does the whole task by itself at the same time as the
 other, then both do it together. What happens with more ranks is computed on paper from the bytes and the speed.
@@ -35,7 +35,7 @@ from spikecal.snn.execute import images_per_call, shapes_of
 from spikecal.zoo.models import build_model, load_model
 
 ROOT = Path(__file__).parents[1]
-RESULT, PAGE = ROOT / "bench" / "results" / "ranks.json", ROOT / "docs" / "distributed.md"
+RESULT, PAGE = ROOT / "bench" / "results" / "ranks.json", ROOT / "docs" / "how-to" / "distributed.md"
 MARKS = "<!-- by bench/ranks.py -->", "<!-- until here -->"
 T, ROUNDS = 32, 3
 GIVEN, SWEPT, EVALUATED = 1024, 128, 256  # images: what `convert` is given by default, what LCP simulates, a test set
@@ -180,7 +180,7 @@ def _row(title: str, one: dict[str, Any]) -> str:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The tables of docs/distributed.md."""
+    """The tables of docs/how-to/distributed.md."""
     paper, sent, expected = found["paper"], found["bytes"], found["expected"]
     lines = ["| ResNet-20, T = 32 | two tasks at once | one by both | of two processes |", "|---|---|---|---|"]
     titles = {

@@ -1,4 +1,4 @@
-"""Puts the figures of docs/results/GROUP/detect.json into docs/detection.md, between the marks there; the words stay.
+"""Puts figures of docs/results/GROUP/detect.json into docs/how-to/detection.md, between the marks there.
 
 `<!-- figures GROUP/TABLE -->` is followed by mAP, at all overlaps and at 0.5, `<!-- kept GROUP/TABLE -->` by the share
 of its analog mAP that each detector keeps and by whether Faster R-CNN keeps more of it than RetinaNet, as the paper
@@ -147,7 +147,7 @@ def filled(page: str, results: Path) -> str:
         text = f"*{name}: not measured yet.*"
         if path.exists():
             summary = json.loads(path.read_text(encoding="utf-8"))
-            text = f"{KINDS[kind](summary)}\n\n[The whole page](results/{name}.md), by `{summary['command']}`"
+            text = f"{KINDS[kind](summary)}\n\n[The whole page](../results/{name}.md), by `{summary['command']}`"
         return f"<!-- {kind} {name} -->\n\n{text}\n\n<!-- end -->\n"
 
     return BLOCK.sub(block, page)
@@ -155,7 +155,7 @@ def filled(page: str, results: Path) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--page", type=Path, default=DOCS / "detection.md")
+    parser.add_argument("--page", type=Path, default=DOCS / "how-to" / "detection.md")
     parser.add_argument("--results", type=Path, default=DOCS / "results", help="folder of GROUP/TABLE.json")
     asked = parser.parse_args(arguments)
     write_whole(asked.page, filled(asked.page.read_text(encoding="utf-8"), asked.results))

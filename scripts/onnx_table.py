@@ -1,6 +1,6 @@
 """Whether spikecal reads the ONNX files of the networks that convert: writes bench/results/onnx.json.
 
-Each network of docs/models.json that converts is made with random weights, written by torch.onnx, read back, compared
+Each network of models.json that converts is made with random weights, written by torch.onnx, read back, compared
 with onnxruntime and with the network itself, and lowered. Killed, it goes on where it was; `--again` starts anew.
 """
 
@@ -28,7 +28,7 @@ from spikecal.zoo.models import build_model
 from spikecal.zoo.onnx.read import read_onnx
 
 ROOT = Path(__file__).parent.parent
-MODELS, RESULTS = ROOT / "docs" / "models.json", ROOT / "bench" / "results" / "onnx.json"
+MODELS, RESULTS = ROOT / "docs" / "reference" / "models.json", ROOT / "bench" / "results" / "onnx.json"
 PACKAGES = ("torch", "torchvision", "timm", "pytorchcv", "onnx", "onnxruntime")
 
 

@@ -38,7 +38,7 @@ WAYS = {
     "corrected": "spikes, outputs corrected",
     "lcp": "spikes, LCP",
 }
-PAGES = ("results.md", "analysis.md", "method.md", "waiting.md", "joints.md")
+PAGES = ("results.md", *(f"explanation/{name}.md" for name in ("energy", "method", "waiting", "joints")))
 DRAWN = ("resnet20", "vgg16-half")  # that are drawn
 Parts = dict[str, Callable[[dict[str, Any]], str]]
 MARKS = {"seen": "seen", "level": "level", "not seen": "**not seen**"}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from spikecal.cli.main import main
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "docs" / "how-to"
 PAGES = ("export", "nir", "onnx", "spikingjelly", "integers")
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 

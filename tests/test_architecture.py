@@ -1,4 +1,4 @@
-"""Imports point one way, in the order that docs/architecture.md states; the order names every package and module."""
+"""Imports point one way, in the order that explanation/architecture.md states; it names every package and module."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ PACKAGE = ROOT / "src" / "spikecal"
 
 def stated() -> list[str]:
     """The order in the docs, lowest first."""
-    page = (ROOT / "docs" / "architecture.md").read_text()
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
     found = re.search(r"Imports point one way[^:]*: (.*?)\.\n", page, re.DOTALL)
     assert found is not None
     return re.findall(r"`(\w+)`", found[1])

@@ -117,7 +117,7 @@ VERBS = [
     ["run", "{}/net.snn", "-o", "{}/s.npz"],
     ["distill", "resnet20", "-o", "{}/i.npz"],
     ["figure", "rate", "-o", "{}/f.png"],
-    ["demo", "--out", "{}/demo"],
+    ["demo", "--output", "{}/demo"],
     ["reproduce", "lcp", "-o", "{}/tables"],
     ["train", "resnet20", "--data", "demo", "-o", "{}/w.safetensors"],
 ]

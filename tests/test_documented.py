@@ -16,7 +16,7 @@ def test_the_demo_in_the_readme() -> None:
 
 
 def test_the_minutes_of_the_tables() -> None:
-    page = " ".join((ROOT / "docs" / "reproduce.md").read_text().split())
+    page = " ".join((ROOT / "docs" / "how-to" / "reproduce.md").read_text().split())
     minutes = json.loads((ROOT / "bench" / "results" / "tables.json").read_text())["minutes"]
     assert ", ".join(f"`{name}` {took:.0f}" for name, took in minutes.items()) in page
     assert max(minutes.values()) < 30

@@ -12,14 +12,14 @@ PAGES = {
     "chips": "onnxruntime", "export": "onnxruntime", "integers": "onnxruntime", "nir": "nirtorch",
     "onnx": "onnxruntime", "spikingjelly": "spikingjelly",
 }  # fmt: skip
-FIRST = "$ spikecal convert resnet20-nobn --data demo -T 4 --pipeline lcp --images 16 --test 0 -o net.snn"
+FIRST = "$ spikecal convert resnet20-nobn --data demo -T 4 --pipeline lcp --calibration 16 --test 0 -o net.snn"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the first command of all pages was run."""
     place = tmp_path_factory.mktemp("export")
-    assert FIRST in (ROOT / "docs" / "export.md").read_text()
+    assert FIRST in (ROOT / "docs" / "how-to" / "export.md").read_text()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         assert main(FIRST.split()[2:]) == 0
@@ -38,7 +38,7 @@ def test_the_commands_of_a_page(
 ) -> None:
     pytest.importorskip(PAGES[page])
     monkeypatch.chdir(folder)
-    text = (ROOT / "docs" / f"{page}.md").read_text()
+    text = (ROOT / "docs" / "how-to" / f"{page}.md").read_text()
     blocks = re.findall(r"^\$ spikecal (.*?)\n(.*?)(?=^\$|^```)", text, re.DOTALL | re.MULTILINE)
     assert blocks
     for command, expected in blocks:

@@ -1,4 +1,4 @@
-"""Calibrators, thresholds and neurons that are not the package's: docs/extending.md as it is, and what goes wrong."""
+"""Calibrators, thresholds and neurons of one's own: docs/how-to/extending.md as it is, and what goes wrong."""
 
 import re
 import subprocess
@@ -24,7 +24,7 @@ from spikecal.pipeline import LCP
 from spikecal.report.source import from_file
 from spikecal.usercode import load_class
 
-PAGE = (ROOT / "docs" / "extending.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "extending.md").read_text()
 
 
 def blocks(kind: str) -> list[str]:

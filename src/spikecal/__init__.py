@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from spikecal import detection
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from spikecal.calibration.view import StageView
     from spikecal.conversion import convert
     from spikecal.data.card import Card
+    from spikecal.data.loading import load_images
     from spikecal.distillation.distill import Distilled, distill
     from spikecal.distillation.inversion import Inversion
     from spikecal.errors import (
@@ -61,6 +62,7 @@ _HOMES = {
     "spikecal.calibration.view": ("StageView",),
     "spikecal.conversion": ("convert",),
     "spikecal.data.card": ("Card",),
+    "spikecal.data.loading": ("load_images",),
     "spikecal.distillation.distill": ("Distilled", "distill"),
     "spikecal.distillation.inversion": ("Inversion",),
     "spikecal.errors": (
@@ -92,7 +94,7 @@ __all__ = [
     "Neuron", "PC", "PERCENTILE", "Percentile", "Pipeline", "Potential", "RankError", "ReadOut",
     "RefineThreshold", "Result", "Run", "SpikecalError", "SpikingNetwork", "Stage", "StageView", "TemporalBias",
     "Threshold", "TrainingError", "Update", "Weights", "check", "convert", "detection", "distill", "evaluate",
-    "inspect", "load", "load_model",
+    "inspect", "load", "load_images", "load_model",
 ]  # fmt: skip
 
 

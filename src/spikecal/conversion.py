@@ -76,18 +76,40 @@ def convert(
     progress: Watching = None,
     device: Device = None,
 ) -> Result:
-    """Convert `model` for `T` steps (or several; 32), calibrated on `images`; the model is left as it is.
+    """Convert `model` into a calibrated spiking network, or into one for each of several `T`.
 
-    `images`: a tensor, a dataset or a loader, normalised as in training; labels are ignored. `latency`: steps from the
-    first of the input to the last of the output, "2x" for 2 T or "+10" for T + 10; what it has beyond T is spent on
-    layers that wait, where that helps. With a latency and no T, T is chosen too. `effort`: how many pipelines AUTO
-    tries, "low", "normal" or "high": about 5, 20 or 300 times the time of LCP. `joints`: what becomes of linear values
-    that weighted layers read: "analog" currents, "signed" spikes, or "merge", which multiplies two linear maps where
-    one is cheaper. `keep`: submodules that stay analog at the end of the network. `workdir`: where a killed conversion
-    resumes from. `memory`: bytes to use before going to disk, or a size such as "2G"; by default half of what is free.
-    `micro_batch`: images per kernel call. `records`: whether a pipeline without calibrators simulates some images
-    nevertheless, to record the errors of its stages. `progress`: True for a bar, or a function of phase,
-    done and total. `device`: where to work, by default where the model is.
+    The model is left as it is. Conversion works on a copy in eval mode.
+
+    Args:
+        model: A trained network that `torch.fx` can trace, made of ReLU and linear operations. `spikecal.check` says
+            whether it converts.
+        images: A tensor, a dataset or a loader, normalised as in training and not augmented. Labels are ignored.
+        T: Time steps, or a list of them for one network each. Without T it is 32, or chosen where `latency` is given.
+        pipeline: How to convert: `AUTO`, which tries several pipelines and keeps the best, another preset or its name
+            (`"lcp"`, `"acp"`, …), or a `Pipeline`.
+        latency: Steps from the first of the input to the last of the output: a number, `"2x"` for twice T or `"+10"`
+            for ten more. What it has beyond T is spent on layers that wait, where that helps.
+        effort: How many pipelines AUTO tries: `"low"`, `"normal"` or `"high"`: about 5, 20 or 300 times what LCP takes.
+        joints: What becomes of linear values that weighted layers read: `"analog"` currents, `"signed"` spikes, or
+            `"merge"`, which multiplies two linear maps where one is cheaper.
+        seed: Draws the calibration images and everything else that is random. The same seed gives the same bits.
+        keep: Names of submodules that stay analog, at the end of the network.
+        workdir: A folder for finished stages. A killed conversion resumes from there.
+        memory: Bytes to use before going to disk, or a size such as `"2G"`; by default half of what is free. It
+            does not change the result.
+        micro_batch: Images per kernel call; by default chosen from T and the network.
+        records: Whether a pipeline without calibrators simulates some images nevertheless, to record the errors of its
+            stages.
+        progress: True for a bar, or a function that is called with phase, done and total.
+        device: Where to work; by default where the model is.
+
+    Returns:
+        The networks, what was done to make them, and ways to save, measure and report them.
+
+    Raises:
+        ConversionError: The network cannot be converted. It names every layer in the way and what to do about it.
+        ConfigError: An argument is not what it should be.
+        DataError: The images cannot be used.
     """
     check_model(model)
     model = unwrapped(model)

@@ -188,7 +188,7 @@ class Pipeline:
 
     @classmethod
     def from_toml(cls, path: str | Path) -> "Pipeline":
-        """From a file such as `docs/pipeline.toml`. Classes it names (`file.py:Class`) are imported."""
+        """From a file such as `docs/reference/pipeline.toml`. Classes it names (`file.py:Class`) are imported."""
         own = imported(Path(path).absolute().parent)
         return from_toml(path, lambda settings: cls.from_dict(settings, own))
 
@@ -292,7 +292,7 @@ LCP = Pipeline(sweeps=((Bias(),),))
 PC = Pipeline(sweeps=((Potential(),),))
 ACP = Pipeline(sweeps=((Potential(), Weights()),))
 
-# So few that SGD at the paper's rate would not get far: Adam does (docs/method.md, what weights calibration gains).
+# So few that SGD at the paper's rate would not get far: Adam does (docs/explanation/method.md, what it gains).
 FEW_ITERATIONS: dict[str, Any] = {"optimiser": "adam", "lr": 1e-3}
 
 AUTO = Auto()

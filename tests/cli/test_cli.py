@@ -307,14 +307,14 @@ class TestConvert:
     def test_same_call_same_bytes(self, run: Run, net: str, tmp_path: Path) -> None:
         self.convert(run, net, "-o", "a.snn")
         self.convert(run, net, "-o", "b.snn")
-        self.convert(run, net, "-o", "c.snn", "--images", 20, "--seed", 1)
+        self.convert(run, net, "-o", "c.snn", "--calibration", 20, "--seed", 1)
         a, b, c = ((tmp_path / f"{name}.snn").read_bytes() for name in "abc")
         assert a == b
         assert a != c
 
     def test_flags_reach_the_pipeline(self, run: Run, net: str, tmp_path: Path) -> None:
         (tmp_path / "p.toml").write_text('preset = "acp"\nrounding = "potential"\n')
-        flags = ("--threshold", "percentile", "--per", "layer", "--images", 16, "--iterations", 3)
+        flags = ("--threshold", "percentile", "--per", "layer", "--calibration", 16, "--iterations", 3)
         pipeline = self.convert(run, net, "--config", "p.toml", *flags, "-o", "net.snn")["pipeline"]
         assert pipeline["rounding"] == "potential"
         assert (pipeline["threshold"]["kind"], pipeline["threshold"]["per"]) == ("percentile", "layer")
@@ -323,7 +323,9 @@ class TestConvert:
         assert all(part["images"] == 16 for part in (pipeline["threshold"], *parts))
         assert parts[1]["iterations"] == 3
         fixed = ("--pipeline", "lcp")
-        split = self.convert(run, net, *fixed, "--rounding", "split", "--kappa", 0.25, "--images", 4, "-o", "net.snn")
+        split = self.convert(
+            run, net, *fixed, "--rounding", "split", "--kappa", 0.25, "--calibration", 4, "-o", "net.snn"
+        )
         assert (split["pipeline"]["rounding"], split["pipeline"]["kappa"]) == ("split", 0.25)
 
     def test_table_for_people(self, run: Run, net: str) -> None:

@@ -20,7 +20,7 @@ def test_table_plot_and_numbers(
     monkeypatch.setattr(demo, "AUTO_IMAGES", 32)
     monkeypatch.setattr(demo, "WAITS_TO", 1)
     page = tmp_path / "demo.html"
-    assert main(["demo", "--out", str(tmp_path / "out"), "--report", str(page)]) == 0
+    assert main(["demo", "--output", str(tmp_path / "out"), "--report", str(page)]) == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
     names = ["BASELINE", "LCP", "ACP", "AUTO", "AUTO, latency T+10"]

@@ -93,7 +93,7 @@ def test_an_own_detector_is_known_by_its_file(
 
 def test_a_classifiers_file_is_no_detectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "c.snn")
-    assert main(["convert", "resnet20", "--images", "4", "-T", "1", "--test", "0", "-o", out]) == 0
+    assert main(["convert", "resnet20", "--calibration", "4", "-T", "1", "--test", "0", "-o", out]) == 0
     capsys.readouterr()
     for verb in (("evaluate", out), ("report", out, "-o", str(tmp_path / "c.html"))):
         assert "c.snn holds a classifier" in refused(capsys, *verb, "--task", "detect")

@@ -107,7 +107,7 @@ def test_killed_and_resumed_in_another_process_it_writes_the_same_bytes(run: Run
 
 
 def test_convert_on_distilled_images(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = ("convert", "nets.py:make", "--data", "distilled", "--images", "32", "-T", "2", "-o", "n.snn")
+    arguments = ("convert", "nets.py:make", "--data", "distilled", "--calibration", "32", "-T", "2", "-o", "n.snn")
     code, out, err = run(*arguments, "--workdir", "work", "--json")
     assert (code, err) == (0, "")
     facts = json.loads(out)

@@ -29,7 +29,7 @@ def gated():
     return nn.Sequential(*net, nn.GELU()), card
 """
 )
-QUICK = ("-T", 2, "--pipeline", "lcp", "--images", 8, "--test", 0)
+QUICK = ("-T", 2, "--pipeline", "lcp", "--calibration", 8, "--test", 0)
 
 
 @pytest.fixture(autouse=True)

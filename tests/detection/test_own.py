@@ -69,7 +69,7 @@ def test_the_command_line(example: ModuleType, tmp_path: Path, capsys: pytest.Ca
     capsys.readouterr()
     (tmp_path / "plain.py").write_text("from torch import nn\ndef make():\n    return nn.Conv2d(3, 4, 3)\n")
     code = main(["check", f"{tmp_path / 'plain.py'}:make", "--task", "detect"])
-    fails((code, *capsys.readouterr()), "`spiking_body` (docs/detection.md#your-own-network)")
+    fails((code, *capsys.readouterr()), "`spiking_body` (docs/how-to/detection.md#your-own-network)")
 
 
 def test_a_part_that_is_not_there() -> None:

@@ -112,5 +112,5 @@ def test_a_refusal_is_of_the_place_where_sizes_no_longer_matter():
     with pytest.raises(ConversionError, match=r"for boxes in found") as error:
         lower(Detector(), example)
     assert error.value.layer == "Detector" and "stem" not in str(error.value)
-    assert "docs/detection.md#your-own-network" in error.value.hint
+    assert "docs/how-to/detection.md#your-own-network" in error.value.hint
     lower(Detector().stem, example)

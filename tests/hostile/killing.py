@@ -36,8 +36,8 @@ def make():
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)).eval(), card
 """
 COMMANDS = {  # and the files that must be the same
-    "convert ../net.py:make --data npz:../images.npz -T 2 -T 4 --pipeline acp --iterations 15 --images 16 --test 0 "
-    "--workdir work -o net.snn": ["net.snn"],
+    "convert ../net.py:make --data npz:../images.npz -T 2 -T 4 --pipeline acp --iterations 15 --test 0 "
+    "--calibration 16 --workdir work -o net.snn": ["net.snn"],
     "train ../net.py:make --data npz:../images.npz --recipe quick --epochs 8 --batch 10 --every 0 --workers 0 "
     "--device cpu -o w.safetensors": ["w.safetensors"],
     "distill ../net.py:make -n 24 --batch 8 --iterations 6 --workdir work -o images.npz": ["images.npz", "images.png"],

@@ -47,7 +47,7 @@ def network(tmp_path: Path) -> str:
     return "net.py:make"
 
 
-CONVERT = ("--data", "npz:images.npz", "-T", "2", "--pipeline", "pc", "--images", "8", "--test", "0")
+CONVERT = ("--data", "npz:images.npz", "-T", "2", "--pipeline", "pc", "--calibration", "8", "--test", "0")
 TRAIN = (
     "--data",
     "npz:images.npz",

@@ -95,7 +95,7 @@ def test_outputs_that_cannot_be_written_are_noticed_before_the_work(run: Run, mo
         ("train", model, *data, "-o", "/proc/w.safetensors"),
         ("distill", model, "-o", "/proc/images.npz"),
         ("distill", model, "-o", "images.npz", "--workdir", "/proc/work"),
-        ("demo", "--out", "/proc/demo"),
+        ("demo", "--output", "/proc/demo"),
         ("figure", "neuron", "-o", "/proc/a.png"),
         ("reproduce", "single", "-o", "/proc/tables", "--model", "resnet20-quarter", "--data", "demo"),
     ):

@@ -10,8 +10,21 @@ import pytest
 
 from spikecal.cli.main import main
 
-LOOPBACK = Path(__file__).parents[2] / "docs" / "distributed" / "loopback.sh"
-CONVERT = ["convert", "resnet20", "-T", "2", "--pipeline", "lcp", "--images", "9", "--micro-batch", "4", "--test", "5"]
+LOOPBACK = Path(__file__).parents[2] / "docs" / "how-to" / "distributed" / "loopback.sh"
+CONVERT = [
+    "convert",
+    "resnet20",
+    "-T",
+    "2",
+    "--pipeline",
+    "lcp",
+    "--calibration",
+    "9",
+    "--micro-batch",
+    "4",
+    "--test",
+    "5",
+]
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""docs/detection.md says what the committed results say, and what a detector keeps is what it should be."""
+"""docs/how-to/detection.md says what the committed results say, and what a detector keeps is what it should be."""
 
 import json
 import statistics
@@ -18,7 +18,7 @@ def script() -> ModuleType:
 
 
 def test_the_page_has_the_committed_figures(script: ModuleType) -> None:
-    page = (ROOT / "docs" / "detection.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "detection.md").read_text(encoding="utf-8")
     assert script.filled(page, ROOT / "docs" / "results") == page
 
 
@@ -92,4 +92,4 @@ def test_what_is_kept_is_put_between_the_marks(script: ModuleType, tmp_path: Pat
         assert "| Baseline | seen (+10.0 ± " in text and "| Baseline + LCP | level (+0.0 ± 0.0) |" in text
         assert "| Baseline, the paper | +27.4 |" in text
         assert "keeps more than RetinaNet in 1 of 2 cells, less in 0, level in 1." in text
-        assert "(results/mine/detect.md), by `spikecal reproduce detect`" in text
+        assert "(../results/mine/detect.md), by `spikecal reproduce detect`" in text

@@ -22,9 +22,11 @@ def script() -> ModuleType:
     return load_script("results_page")
 
 
-@pytest.mark.parametrize("name", ["results.md", "analysis.md", "method.md", "waiting.md", "joints.md"])
+@pytest.mark.parametrize(
+    "name", ["results", *(f"explanation/{name}" for name in ("energy", "method", "waiting", "joints"))]
+)
 def test_the_page_has_the_committed_figures(script: ModuleType, name: str) -> None:
-    page = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     assert script.filled(page, ROOT / "docs" / "results") == page
 
 

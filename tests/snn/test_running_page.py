@@ -1,4 +1,4 @@
-"""docs/running.md runs as it is."""
+"""docs/how-to/running.md runs as it is."""
 
 import re
 from pathlib import Path
@@ -16,6 +16,6 @@ def test_the_page_runs_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     snn = spikecal.convert(residual(), images(8), T=4, pipeline="lcp").snn
     frames = torch.stack([images(6, seed=t) for t in range(4)])
     scope = {"snn": snn, "x": images(6), "frames": frames, "labels": torch.arange(6) % 5, "torch": torch}
-    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "running.md").read_text(), re.DOTALL):
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "how-to" / "running.md").read_text(), re.DOTALL):
         exec(block, scope)  # the page's own code
     assert spikecal.load("trained.snn").T == 4

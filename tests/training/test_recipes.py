@@ -105,7 +105,7 @@ def test_toml_changes_a_preset(tmp_path: Path) -> None:
 
 
 def test_the_documented_file_is_complete() -> None:
-    path = Path(__file__).parents[2] / "docs" / "recipe.toml"
+    path = Path(__file__).parents[2] / "docs" / "reference" / "recipe.toml"
     assert Recipe.from_toml(path).epochs == 150
     text = path.read_text()
     assert all(f"\n{name} = " in text for name in IMAGENET.to_dict())

@@ -42,7 +42,7 @@ def test_pooling_is_by_averages(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in ZOO if name.endswith("-nobn")])
 def test_dropout_stands_in_for_bn(name: str) -> None:
-    """A quarter, as docs/models.md has it; a parameter count cannot tell. With BN there is none."""
+    """A quarter, as docs/reference/models.md has it; a parameter count cannot tell. With BN there is none."""
     dropped = {name: [m.p for m in modules(name) if isinstance(m, nn.Dropout)] for name in (name, name[:-5])}
     if name == "vgg16-imagenet-nobn":  # torchvision's classifier, in both
         assert dropped == {name: [0.5, 0.5], name[:-5]: [0.5, 0.5]}

@@ -1,4 +1,4 @@
-"""The script behind the table in docs/models.md, on two small networks."""
+"""The script behind the table in docs/reference/models.md, on two small networks."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ def script() -> ModuleType:
 
 
 def test_the_page_says_what_was_found(script: ModuleType) -> None:
-    docs = ROOT / "docs"
+    docs = ROOT / "docs" / "reference"
     facts, page = json.loads((docs / "models.json").read_text()), (docs / "models.md").read_text()
     assert f"{script.START}\n\n{script.table(facts)}\n{script.END}" in page
     assert list(facts["models"]) == [f"{package}:{name}" for package, of in script.NAMES.items() for name in of.split()]

@@ -164,14 +164,14 @@ def test_as_other_frameworks_write_it(tmp_path: Path, model: Any, side: int) -> 
 
 
 def test_the_files_of_the_networks_that_convert() -> None:
-    """What scripts/onnx_table.py has found is what docs/models.md says of it."""
+    """What scripts/onnx_table.py has found is what docs/reference/models.md says of it."""
     found = json.loads((ROOT / "bench" / "results" / "onnx.json").read_text())["models"]
-    known = json.loads((ROOT / "docs" / "models.json").read_text())["models"]
+    known = json.loads((ROOT / "docs" / "reference" / "models.json").read_text())["models"]
     assert all(known[spec]["converts"] for spec in found)
     read = {spec: one["off"] for spec, one in found.items() if one["reads"]}
     refused = [f"`{spec}`" for spec in sorted(found.keys() - read.keys())]
     told = f"{len(read)} of {len(found)} files are read"
-    page = " ".join((ROOT / "docs" / "models.md").read_text().split())
+    page = " ".join((ROOT / "docs" / "reference" / "models.md").read_text().split())
     assert told in page and all(name in page for name in refused) and max(read.values()) < NEAR
 
 

@@ -149,7 +149,7 @@ class Weights(Calibrator):
         """`lr`; where SGD would diverge at it, half the rate from which it does.
 
         With momentum m it diverges on a quadratic of curvature c from 2 (1 + m) / c on. The loss is a sum over
-        positions, so large images make it steep: the paper's rate would diverge on some of them (docs/method.md).
+        positions, so large images make it steep: the paper's rate diverges on some (docs/explanation/method.md).
         """
         steepest = curvature(view.stage, samples.first(self.batch), learned, view.seed)
         if self.lr * steepest < 2 * (1 + self.momentum):

@@ -58,7 +58,7 @@ def convert(
     keep: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Submodule that stays analog, at the network's end.")
     ] = None,
-    images: Annotated[
+    calibration: Annotated[
         int | None,
         typer.Option(
             min=1,
@@ -66,6 +66,7 @@ def convert(
             help="Calibration images for every part. (default 128 for bias and potential, 1,024 else)",
         ),
     ] = None,
+    images: Annotated[int | None, typer.Option("--images", min=1, hidden=True)] = None,
     iterations: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Of weights calibration, a stage. (default 5,000)")
     ] = None,
@@ -124,9 +125,10 @@ def convert(
     from spikecal.tasks.choose import task_of_model
     from spikecal.tasks.requests import Conversion, pipeline_of
 
+    calibration = options.renamed("--images", images, "--calibration", calibration)
     settings = pipeline_of(
-        pipeline, config, images=images, iterations=iterations, rounding=rounding, kappa=kappa, threshold=threshold,
-        per=per, effort=effort, calibrators=calibrator or (), neuron=neuron,
+        pipeline, config, images=calibration, iterations=iterations, rounding=rounding, kappa=kappa,
+        threshold=threshold, per=per, effort=effort, calibrators=calibrator or (), neuron=neuron,
     )  # fmt: skip
     budget = None if memory is None else parse_bytes(memory)
     output, report = written(output), report and written(report)
@@ -136,9 +138,9 @@ def convert(
     if workdir is not None:
         check_folder(workdir)
     asked = Conversion(
-        model=model, output=output, weights=weights, data=data, data_root=data_root,
-        steps=sorted(set(steps)) if steps else None, latency=latency, joints=joints, pipeline=settings, images=images,
-        keep=tuple(keep or ()), readout=readout, seed=seed, workdir=workdir, memory=budget,
+        model=model, output=output, weights=options.checkpoint(weights, model), data=data, data_root=data_root,
+        steps=sorted(set(steps)) if steps else None, latency=latency, joints=joints, pipeline=settings,
+        images=calibration, keep=tuple(keep or ()), readout=readout, seed=seed, workdir=workdir, memory=budget,
         micro_batch=micro_batch, test=test, strict=strict, records=records, report=report,
         device=device,
     )  # fmt: skip

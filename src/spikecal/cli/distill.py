@@ -38,7 +38,8 @@ def distill(
     from spikecal.tasks.distilling import Distillation, distill_images
 
     asked = Distillation(
-        model=model, weights=weights, others=[options.name_and_file(entry) for entry in others or []],
+        model=model, weights=options.checkpoint(weights, model),
+        others=[options.name_and_file(entry) for entry in others or []],
         output=written(output), sheet=sheet and written(sheet), images=count, size=side, iterations=iterations,
         batch=batch, seed=seed, workdir=workdir, device=device,
     )  # fmt: skip

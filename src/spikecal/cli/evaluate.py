@@ -42,8 +42,9 @@ def evaluate(
     info = inspect(file)
     chosen = task_of_file(str(file), "detector" in info, info.get("card"), model, task)
     asked = Evaluation(
-        file=file, model=model, weights=weights, data=data, data_root=data_root, steps=sorted(set(steps or ())),
-        images=images, seed=seed, strict=strict, within=within, neurons=neuron or (), device=device,
+        file=file, model=model, weights=options.checkpoint(weights, model), data=data, data_root=data_root,
+        steps=sorted(set(steps or ())), images=images, seed=seed, strict=strict, within=within, neurons=neuron or (),
+        device=device,
     )  # fmt: skip
     with bars(json) as progress:
         outcome = chosen.evaluate(asked, progress)

@@ -25,6 +25,7 @@ from spikecal.cli import run as running
 from spikecal.cli.console import logging_visibly, printing_aside
 from spikecal.cli.several import VERBS, end, is_first, launched, several
 from spikecal.errors import ConfigError, ConversionError, RankError, SpikecalError, first_line, visible
+from spikecal.export.packages import EXTRAS, missing
 from spikecal.memory import is_out_of_memory
 from spikecal.tasks.outcome import in_flags
 
@@ -35,7 +36,6 @@ app = typer.Typer(
     name="spikecal",
     help="Trained PyTorch networks into accurate spiking networks that need few time steps.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -84,6 +84,10 @@ def main(arguments: list[str] | None = None) -> int:
     except typer.TyperException as error:
         told = error.format_message()
         return _fail(told, is_first()) if told else BAD_CALL  # without, the help was shown instead
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        return _fail(missing(error.name), is_first())
     except OSError as error:  # a full disk, a folder that may not be written to
         return _fail(str(error), is_first())
     except (MemoryError, RuntimeError) as error:

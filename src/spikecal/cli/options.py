@@ -3,12 +3,13 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import typer
 
 from spikecal.errors import ConfigError
 
+Value = TypeVar("Value")
 Model = Annotated[
     str,
     typer.Argument(
@@ -17,7 +18,9 @@ Model = Annotated[
         "module:function or net.onnx.",
     ),
 ]
-Weights = Annotated[Path | None, typer.Option(metavar="FILE", help="Checkpoint: safetensors or a torch state dict.")]
+Weights = Annotated[
+    str | None, typer.Option(metavar="[MODEL=]FILE", help="Checkpoint: safetensors or a torch state dict.")
+]
 DataName = Annotated[
     str | None,
     typer.Option(
@@ -86,6 +89,28 @@ def shape_of(shape: str | None, size: tuple[int, int] | None) -> tuple[int, ...]
     if min(parts) < 1 or len(parts) > 4:
         raise ConfigError(f"--shape must be one to four positive sizes, such as 3,32,32, 2,64 or 16, not {shape!r}")
     return tuple(parts)
+
+
+def renamed(old: str, value: Value | None, new: str, given: Value | None) -> Value | None:
+    """What was given by the old or the new name of a flag; the old one still works, with a warning."""
+    if value is None:
+        return given
+    if given is not None:
+        raise ConfigError(f"{old} is the old name of {new}: give {new} alone")
+    typer.echo(f"warning: {old} is now called {new}", err=True)
+    return value
+
+
+def checkpoint(entry: str | None, model: str | None) -> Path | None:
+    """The file of `FILE` or `MODEL=FILE`, where one network is concerned; a file's own name may hold a `=`."""
+    if entry is None:
+        return None
+    name, equals, file = entry.partition("=")
+    if not equals or Path(entry).exists() or name != (model or name):
+        return Path(entry)
+    if not file:
+        raise ConfigError(f"--weights {entry} names no file: write {name}=FILE")
+    return Path(file)
 
 
 def name_and_file(entry: str) -> tuple[str, Path | None]:

@@ -44,7 +44,7 @@ def report(
 
     asked = Reporting(
         model=model,
-        weights=weights,
+        weights=options.checkpoint(weights, model),
         data=data,
         data_root=data_root,
         images=images,

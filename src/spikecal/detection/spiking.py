@@ -38,7 +38,7 @@ from spikecal.zoo.detectors import body_of, body_place
 log = logging.getLogger(__name__)
 
 IMAGES = 128  # that calibration looks at, as in the paper
-READOUT: Readout = "current"  # docs/detection.md has the measurements
+READOUT: Readout = "current"  # docs/how-to/detection.md has the measurements
 TRIED = ((3, 64, 64),)  # the image that shows whether a file fits a detector, where the file does not say its own
 
 
@@ -123,7 +123,7 @@ def convert(
 ) -> Conversion:
     """Give a detector a spiking body, calibrated on `count` of the `images`; the detector is left as it is.
 
-    It is one of torchvision's, or one that names its body (docs/detection.md#your-own-network).
+    It is one of torchvision's, or one that names its body (docs/how-to/detection.md#your-own-network).
 
     `images` are those the detector takes, [3, H, W] in 0..1 and of any size: a list, a dataset (what follows the image
     in its items is ignored), a loader of lists, or `BoxData`. Each is scaled and normalised by the detector's own

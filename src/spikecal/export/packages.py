@@ -1,4 +1,4 @@
-"""Packages that an export needs and spikecal does not: each is an extra."""
+"""Packages that some parts need and the core does not: each is an extra."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -8,7 +8,7 @@ from spikecal.errors import ConfigError
 
 EXTRAS = {
     "nir": "nir", "nirtorch": "nir", "onnx": "onnx", "onnxruntime": "onnx", "spikingjelly": "spikingjelly",
-    "sinabs": "sinabs",
+    "sinabs": "sinabs", "matplotlib": "plots", "jinja2": "report", "markupsafe": "report",
 }  # fmt: skip
 
 
@@ -16,10 +16,15 @@ def package(name: str) -> ModuleType:
     """A package or a module in one; ConfigError with what to install where it is not there."""
     top = name.partition(".")[0]
     if not installed(top):
-        extra = EXTRAS[top]
-        way = f"`pip install spikecal[{extra}]`" if extra != "sinabs" else "`pip install sinabs`"
-        raise ConfigError(f"this needs the package {top}: {way}")
+        raise ConfigError(missing(top))
     return import_module(name)
+
+
+def missing(name: str) -> str:
+    """What to say where a package is not there."""
+    extra = EXTRAS[name]
+    way = f"`pip install spikecal[{extra}]`" if extra != "sinabs" else "`pip install sinabs`"
+    return f"this needs the package {name}: {way}"
 
 
 def installed(name: str) -> bool:

@@ -4,13 +4,14 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import Any
-
-from jinja2 import Environment, StrictUndefined, Template
-from markupsafe import Markup
+from typing import TYPE_CHECKING, Any
 
 from spikecal.errors import ConfigError, visible
+from spikecal.export.packages import package
 from spikecal.report.words import duration, percent
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 LIMIT = 5_000_000  # bytes
 SCRIPTS = ("dom", "chart", "details", "layers", "graph", "spikes", "detections", "main")  # in the order they are needed
@@ -19,6 +20,7 @@ SCRIPTS = ("dom", "chart", "details", "layers", "graph", "spikes", "detections",
 def render(content: Mapping[str, Any]) -> str:
     """The whole page. What files say is escaped wherever it goes: a layer may have any name."""
     content = _visible(content)
+    Markup = package("markupsafe").Markup
     scripts = "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
     page = _template().render(
         page=content,
@@ -46,10 +48,14 @@ def _visible(content: Any) -> Any:
 
 
 @cache
-def _template() -> Template:
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+def _template() -> "Template":
+    jinja2 = package("jinja2")
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters |= {"percent": percent, "duration": duration, "number": _number}
-    return environment.from_string(_asset("page.html"))
+    template: Template = environment.from_string(_asset("page.html"))
+    return template
 
 
 def embedded(content: Mapping[str, Any]) -> str:

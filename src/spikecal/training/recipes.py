@@ -98,7 +98,7 @@ class Recipe:
 
     @classmethod
     def from_toml(cls, path: str | Path, base: "Recipe | None" = None) -> "Recipe":
-        """From a file such as `docs/recipe.toml`."""
+        """From a file such as `docs/reference/recipe.toml`."""
         return from_toml(path, lambda settings: cls.from_dict(settings, base))
 
     def changed(self, **settings: Any) -> Self:

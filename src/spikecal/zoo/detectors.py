@@ -21,7 +21,7 @@ from spikecal.zoo.weights import UNNEEDED, put_weights, read_weights
 COCO_LABELS = 91
 DETECTION = "torchvision.models.detection"
 BODIES = ("body", "features")  # of torchvision's backbones: in pyramids, and in SSD
-OWN = "name the part to convert in its attribute `spiking_body` (docs/detection.md#your-own-network)"
+OWN = "name the part to convert in its attribute `spiking_body` (docs/how-to/detection.md#your-own-network)"
 ANCHORS = (16, 32, 64, 128, 256)  # of the small detectors: at 320 pixels things are half as large as at 640
 RATIOS = (0.5, 1.0, 2.0)
 DEPTHS = {18: ("BasicBlock", (2, 2, 2, 2)), 50: ("Bottleneck", (3, 4, 6, 3))}  # a ResNet's blocks, stage by stage

@@ -269,7 +269,7 @@ def _not_traceable(error: Exception, layer: str, model: nn.Module, example: Sequ
     if layer in dict(model.named_modules()):
         hint += f", or, at the end of the network, list it: keep=[{layer!r}]"
     else:  # the model's own code
-        hint += ", or convert the submodules before it (docs/detection.md#your-own-network)"
+        hint += ", or convert the submodules before it (docs/how-to/detection.md#your-own-network)"
     return Untraceable(layer, f"Python code that torch.fx cannot trace{line} ({first_line(error)})", hint)
 
 

@@ -1,0 +1,1 @@
+"""What networks lose, need and cost, measured, and drawn."""

@@ -1,0 +1,1 @@
+"""Thresholds, and what is calibrated stage by stage."""

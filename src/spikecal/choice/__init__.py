@@ -1,0 +1,1 @@
+"""What a conversion leaves open, chosen on held-out images."""

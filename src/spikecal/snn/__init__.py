@@ -1,0 +1,1 @@
+"""Spiking networks: running, recording, saving and loading."""
