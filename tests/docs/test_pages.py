@@ -25,7 +25,9 @@ PAGES = sorted(
     if "docs/results/" not in str(path)
 )
 # Tests of their own run these.
-ELSEWHERE = {f"docs/how-to/{name}.md" for name in ("extending", "export", "nir", "onnx", "spikingjelly", "integers")}
+ELSEWHERE = {
+    f"docs/how-to/{name}.md" for name in ("chips", "extending", "export", "nir", "onnx", "spikingjelly", "integers")
+}
 FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 SECONDS = re.compile(r"about [\d.]+ (?:s|min)\b|(?<=  )[\d.]+$", re.MULTILINE)  # also the last column of a summary
