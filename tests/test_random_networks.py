@@ -13,8 +13,10 @@ from torch.nn import functional as F
 import spikecal
 from spikecal import SpikingNetwork
 from spikecal.calibration.threshold import MaxAct
+from spikecal.graph.graph import Graph
 from spikecal.graph.joints import Joints, analog_readers, staged
-from spikecal.graph.ops import Add, Joint, MaxPool, Pad, SignedSpike
+from spikecal.graph.ops import Add, Joint, MaxPool, Pad, SignedSpike, frozen
+from spikecal.phases import closing_reach
 
 LARGE = (448, 1792)  # T: errors fall like 1/T, so what the first does not bring below 2 %, the second must
 FEW = 5  # steps that are run one by one
@@ -302,8 +304,17 @@ def check(model: Drawn, x: Tensor, per: str, totals: Totals) -> None:
     totals.parts["pool of spikes"] += any(
         isinstance(n.op, MaxPool) and n.op.of == "spikes" for n in snn.graph.nodes.values()
     )
-    same_spikes(SpikingNetwork(snn.graph.clone(), FEW).double(), x[:2].double(), totals)
+    same_spikes(SpikingNetwork(for_few_steps(snn), FEW).double(), x[:2].double(), totals)
     same_bits(snn, x[:2].double(), totals)
+
+
+def for_few_steps(snn: SpikingNetwork) -> Graph:
+    """A copy of the graph whose signed neurons have a dead zone for few steps."""
+    graph = snn.graph.clone()
+    for op in (node.op for node in graph.nodes.values()):
+        if isinstance(op, SignedSpike) and op.theta is not None:
+            op.reach = frozen(closing_reach(op.theta, FEW))
+    return graph
 
 
 def same_spikes(snn: SpikingNetwork, x: Tensor, totals: Totals) -> None:
@@ -323,7 +334,7 @@ def same_bits(snn: SpikingNetwork, x: Tensor, totals: Totals) -> None:
     if not names:  # the mean of equal steps is rounded, where they are no numbers of few bits
         return
     waits = dict(zip(names, torch.randint(0, FEW, (len(names),)).tolist(), strict=True))
-    late = SpikingNetwork(snn.graph.clone(), FEW, waits).double()
+    late = SpikingNetwork(for_few_steps(snn), FEW, waits).double()
     for name, tensor in late.named_parameters():
         few = tensor.log2().round().exp2() if name.endswith("theta") else (64 * tensor).round() / 64
         tensor.data = few.clamp(-1024, 1024)

@@ -26,8 +26,8 @@ _library: torch.library.Library | None = None  # operators live as long as the o
 
 def vision(module: str = "torchvision") -> ModuleType:
     """Import torchvision, or one of its modules; `ConfigError` where it is not installed."""
-    prepare()
     try:
+        prepare()
         return import_module(module)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torchvision":

@@ -109,7 +109,7 @@ def _device_of(structure: Any) -> torch.device:
     return found[0].device if found else torch.device("cpu")
 
 
-def apply_node(node: Node, values: dict[str, Tensor], hooks: bool) -> Tensor:
+def apply_node(node: Node, values: dict[str, Tensor], hooks: bool = False) -> Tensor:
     """The value of one node on a plain batch."""
     shapes = [values[name].shape for name in (*node.inputs[:1], *node.shape_refs)]
     run = node.op if hooks else node.op.forward

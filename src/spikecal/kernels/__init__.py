@@ -9,7 +9,7 @@ import os
 from functools import cache
 from types import ModuleType
 
-from spikecal.errors import ConfigError
+from spikecal.errors import ConfigError, first_line
 
 VARIABLE, CHOICES = "SPIKECAL_KERNELS", ("torch", "numba")
 log = logging.getLogger(__name__)
@@ -29,8 +29,8 @@ def compiled() -> ModuleType | None:
         if wanted:
             raise ConfigError(f"{VARIABLE} is numba, which cannot be imported ({error}): pip install numba") from error
         return None
-    except RuntimeError as error:  # no folder can be written that numba would keep compiled code in
-        log.warning("numba cannot be used (%s): set NUMBA_CACHE_DIR to a folder that can be written", error)
+    except (RuntimeError, OSError) as error:  # no folder to keep compiled code in, or no memory to load numba into
+        log.info("numba cannot be used (%s); torch does its work", first_line(error))
         return None
     return machine_code
 
