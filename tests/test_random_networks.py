@@ -15,7 +15,7 @@ from spikecal import SpikingNetwork
 from spikecal.calibration.threshold import MaxAct
 from spikecal.graph.graph import Graph
 from spikecal.graph.joints import Joints, analog_readers, staged
-from spikecal.graph.ops import Add, Joint, MaxPool, Pad, SignedSpike, frozen
+from spikecal.graph.ops import AdaptiveAvgPool, Add, Joint, MaxPool, Pad, Reduce, SignedSpike, frozen
 from spikecal.phases import closing_reach
 
 LARGE = (448, 1792)  # T: errors fall like 1/T, so what the first does not bring below 2 %, the second must
@@ -350,7 +350,9 @@ def same_bits(snn: SpikingNetwork, x: Tensor, totals: Totals) -> None:
     start = late.latency - FEW
     assert found[:start] == [None] * start
     totals.late += start > 0
-    assert torch.equal(torch.stack(found[start:]), expected)
+    # means over positions whose number is no power of two are rounded, and not alike for one step and for many
+    means = any(isinstance(node.op, Reduce | AdaptiveAvgPool) for node in late.graph.nodes.values())
+    torch.testing.assert_close(torch.stack(found[start:]), expected, rtol=0, atol=1e-12 if means else 0)
 
 
 def test_networks_from_the_closed_set_convert_and_give_the_anns_answers() -> None:
