@@ -25,11 +25,10 @@ def compiled() -> ModuleType | None:
         return None
     try:
         from spikecal.kernels import machine_code
-    except ImportError as error:
+    except (ImportError, RuntimeError, OSError) as error:  # not there, no folder for compiled code, or no memory
         if wanted:
-            raise ConfigError(f"{VARIABLE} is numba, which cannot be imported ({error}): pip install numba") from error
-        return None
-    except (RuntimeError, OSError) as error:  # no folder to keep compiled code in, or no memory to load numba into
+            said = first_line(error)
+            raise ConfigError(f"{VARIABLE} is numba, which cannot be used ({said}): pip install numba") from error
         log.info("numba cannot be used (%s); torch does its work", first_line(error))
         return None
     return machine_code
