@@ -192,8 +192,8 @@ def _loaded(spec: str, path: Path, make: Callable[[], nn.Module]) -> nn.Module:
 
 def _package(module: str, spec: str) -> ModuleType:
     package = module.partition(".")[0]
-    vision.prepare()
     try:
+        vision.prepare()
         return import_module(module)
     except ModuleNotFoundError as error:
         missing = (error.name or package).partition(".")[0]
