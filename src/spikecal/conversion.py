@@ -42,6 +42,7 @@ from spikecal.graph.ops import Spike
 from spikecal.graph.stages import partition
 from spikecal.phases import Context, histograms, run_phases, set_neurons
 from spikecal.pipeline import AUTO, Effort, Plan
+from spikecal.planning import show_plan
 from spikecal.progress import Watching, watched
 from spikecal.ranks import current, together
 from spikecal.result import Result
@@ -146,6 +147,7 @@ def convert(
             workdir=work,
             ranks=ranks,
         )
+        show_plan(context, plan, [max(allowed) for allowed, _ in choices])
         result = _calibrated(context, plan, choices, timings, dtype, Origin(joints=joints))
     result.describe(images=len(chosen), keep=tuple(keep))
     return result

@@ -178,6 +178,10 @@ class Cache:
             for path in self._directory().glob(f"{_file_name(name)}-*.{what}"):
                 path.unlink(missing_ok=True)
 
+    def forget(self, key: Key) -> None:
+        """Let a current go."""
+        self._drop(key)
+
     def close(self) -> None:
         self._memory.clear()
         if self._temporary is not None:

@@ -271,6 +271,8 @@ class StageView:
                 spikes.add(emission.spikes)
             for batch, part in self._passed_on(call, emission) if keep and emission.steps else ():
                 kept[batch].append(part)
+        if keep:
+            self.cache.forget((self.stage.name, call.start, "current"))  # nothing comes after the run that is kept
         for batch, parts in kept.items() if keep else ():
             self.cache.put((self.stage.name, batch, "snn"), joined_in_time(parts, self.at_once))
         op = self.stage.end.op
