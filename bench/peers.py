@@ -526,6 +526,9 @@ def short_table(found: dict[str, Any]) -> str:
     for name in next(iter(found["networks"].values()))["rows"]:
         cells = [name]
         for of in found["networks"].values():
+            if name not in of["rows"]:
+                cells += ["–"] * 3
+                continue
             row, runs = of["rows"][name], of["timing"]["rows"][name]
             slower = [f"{runs[kind]['over_spikecal']:.1f}" for kind in ("documented", "fastest")]
             cells += [f"{row['seconds']:.1f} s", " / ".join(dict.fromkeys(slower))]
