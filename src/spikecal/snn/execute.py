@@ -20,7 +20,7 @@ from spikecal.snn.windows import added_up, gathers, over_steps, part
 Shapes = Mapping[str, Sequence[int]]  # node -> shape of its value; dimension 0, the batch, means nothing
 CALL_FLOATS = 1_600_000  # what an average value of one call may hold, all steps together
 PROBES = 3  # images of a pass that computes shapes alone: a number that no channels have by chance
-STEP_FLOATS = 1 << 26  # what the largest value of one call may hold, all steps together: 256 MB
+STEP_FLOATS = 1 << 23  # what the largest value of one call may hold, all steps together: 32 MB
 
 
 @dataclass
