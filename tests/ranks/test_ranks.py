@@ -43,7 +43,7 @@ def test_one_rank_and_several_give_the_same_bytes(report: dict[str, Any], count:
     assert first["exact"] == report["alone"]["exact"]
     for other in others:  # they count the same, and write nothing
         assert {name: found for name, found in other["exact"].items() if found is not None} == {
-            name: first["exact"][name] for name in ("evaluate", "batches", "distilled")
+            name: first["exact"][name] for name in ("evaluate", "batches", "detected", "two-phase", "distilled")
         }
 
 
@@ -115,8 +115,8 @@ def test_an_error_of_one_rank_ends_all(report: dict[str, Any], count: int) -> No
 @pytest.mark.parametrize("count", [2, 3])
 def test_ranks_that_differ_are_refused(report: dict[str, Any], count: int) -> None:
     for found in ranks_of(report, count):
-        for what in ("version", "weights", "images", "settings", "evaluated"):
-            named = "images" if what == "evaluated" else what
+        for what in ("version", "weights", "images", "settings", "evaluated", "detected"):
+            named = "images" if what in ("evaluated", "detected") else what
             assert f"rank 1 differs from rank 0 in its {named}" in found["refused"][what]
         assert ".dev" in found["refused"]["version"]
 

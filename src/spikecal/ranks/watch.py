@@ -64,12 +64,19 @@ class Watch:
     def check(self) -> None:
         """Raise where the task cannot go on."""
         answered = True
-        if self.verdict is None and time.monotonic() - self._answered > SILENT:
+        if self.verdict is None and not self._answers():
             self.verdict, answered = "rank 0 no longer answers: it was stopped, or its machine is cut off", False
         if self.verdict is None and self.failure[0] == self.calls:
             self.verdict = self.failure[1]
         if self.verdict is not None:
             raise RankError(f"{self.verdict}; {WAY_OUT}", tell=not answered or self._take_leave())
+
+    def leave(self) -> bool:
+        """As a launcher wants it: tell the others that this rank ends; whether it is the one to say so aloud."""
+        return not self._answers() or self._take_leave()
+
+    def _answers(self) -> bool:
+        return time.monotonic() - self._answered <= SILENT
 
     def _take_leave(self) -> bool:
         """Tell the others that this rank has heard; whether it is the one to say so aloud."""
