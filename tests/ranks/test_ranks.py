@@ -3,13 +3,14 @@
 import fcntl
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from killed import report_of
 
-from spikecal.ranks import Ranks
+from spikecal.ranks import Ranks, watch
 
 PROGRAM = Path(__file__).with_name("program.py")
 MINUTE = 60
@@ -107,6 +108,13 @@ def test_a_conversion_resumes_with_another_number_of_ranks(report: dict[str, Any
 def test_an_error_of_one_rank_ends_all(report: dict[str, Any], count: int) -> None:
     for rank, found in enumerate(ranks_of(report, count)):
         assert found["failed"].startswith("OSError" if rank == 1 else "RankError: rank 1: the disk is gone")
+
+
+def test_time_stands_still_while_a_job_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter([10.0, 11.0, 12.5, 3600.0, 3601.0])
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: next(moments)))
+    clock = watch.Clock()
+    assert [clock.now() for _ in range(4)] == [11.0, 12.5, 12.5, 13.5]
 
 
 # -- refusals --------------------------------------------------------------------------------------------------
