@@ -119,7 +119,7 @@ def measured(one: Subject, pipeline: Pipeline, T: int) -> dict[str, Any]:
         "divergence_error": standard_error(each),
         "agreement": float(torch.cat(same).double().mean()),
         "test": right(result.snn, one),
-        "stages_left_alone": sum("old ones kept" in note for note in notes),
+        "stages_left_alone": sum("left unchanged" in note for note in notes),
         "seconds": seconds,
     }
 

@@ -26,7 +26,7 @@ def head(inputs: int) -> list[nn.Module]:
 
 
 class Inverted(nn.Module):
-    """MobileNetV2's block: expansion, depthwise convolution, linear projection; a skip where the shape stays."""
+    """MobileNetV2's block: expansion, depthwise convolution, linear projection; a skip if the shape stays."""
 
     def __init__(
         self,

@@ -110,7 +110,7 @@ def measured(one: Subject, pipeline: Pipeline, T: int, tested: bool) -> dict[str
         "relative_error": float((wanted - given).square().sum() / wanted.square().sum()),
         "agreement": float((wanted.argmax(1) == given.argmax(1)).double().mean()),
         "stages": len(result.records),
-        "stages_left_alone": sum("old ones kept" in note for note in notes),
+        "stages_left_alone": sum("left unchanged" in note for note in notes),
         "stages_slowed": sum("would diverge" in note for note in notes),
         "seconds": seconds,
     }

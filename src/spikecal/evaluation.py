@@ -1,4 +1,4 @@
-"""Networks run over images, by one process or by several: what `analysis` counts, counted by all of them."""
+"""Run networks over images, in one process or in several that add up their counts."""
 
 from dataclasses import asdict
 from typing import Any
@@ -37,13 +37,13 @@ def evaluate(
 ) -> Evaluation:
     """Run `snn` once over `data`: a pair of tensors (images, labels), a dataset of pairs or a loader of batches.
 
-    With `ann`, the network it was made of, the answers are also compared with its own, and labels are not needed.
-    Networks with other outputs than classes are run on images alone: rates, spikes and energy are counted.
-    `progress`: True for a bar, or a function of phase, done and total. `device`: where to run, by
+    With `ann`, the source model, the answers are also compared with its own, and labels are not needed.
+    Networks whose output is not classes are run on images alone, to count rates, spikes and energy.
+    `progress`: True for a bar, or a function of phase, done and total. `device`: where to compute, by
     default where `snn` is.
     """
     if not isinstance(snn, SpikingNetwork):
-        raise ConfigError(f"evaluate takes a spiking network, such as result.snn, not {type(snn).__name__}")
+        raise ConfigError(f"evaluate needs a spiking network, such as result.snn, not {type(snn).__name__}")
     home = device_of(device)
     with watched(current().shown(progress)) as watcher:
         return _evaluated(placed(snn, home), data, watcher, placed(ann, home) if isinstance(ann, nn.Module) else ann)
@@ -59,12 +59,14 @@ def _evaluated(snn: SpikingNetwork, data: Any, progress: Progress, ann: nn.Modul
         x = x.to(home.device, home.dtype)
         if not gives_classes(snn, x):
             if labels is not None:
-                raise DataError("accuracy needs one output of classes: give images alone to count spikes and energy")
+                raise DataError(
+                    "accuracy needs a single output of classes: give images alone to count spikes and energy"
+                )
             answers = None
         elif labels is None and answers is None:
-            raise DataError("evaluation needs labels: batches of (images, labels); or the ANN to compare with")
+            raise DataError("evaluation needs labels: give batches of (images, labels), or the ANN to compare with")
         read.add(x, labels)
-        calls = x.split(snn.images_per_call(x))  # few enough that their counts are still in the processor's caches
+        calls = x.split(snn.images_per_call(x))  # few enough for their counts to stay in the processor's caches
         own = [calls[i] for i in ranks.each(len(calls), turn=number)]
         if own:
             first = sum(map(len, calls[: ranks.share(len(calls), turn=number).start]))
@@ -79,7 +81,7 @@ def _evaluated(snn: SpikingNetwork, data: Any, progress: Progress, ann: nn.Modul
 
 
 class Seen:
-    """The images and labels that this rank was given: all ranks should be given the same, and take a share each."""
+    """This rank's share of the images and labels; all ranks should be given the same."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks, self._prints = ranks, list[str]()
@@ -94,7 +96,7 @@ class Seen:
 
 @torch.no_grad()
 def accuracy(model: nn.Module | Graph, data: Any, progress: Progress | None = None) -> float:
-    """Share of right answers of an ordinary network."""
+    """Share of correct answers of an ordinary network."""
     right, images, ranks = 0, 0, current()
     answers = answering(model)
     for number, (x, labels) in enumerate(labelled_batches(data, progress)):

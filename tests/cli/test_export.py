@@ -30,13 +30,13 @@ def test_export_and_verify(run: Run, converted: Path) -> None:
     (verdict,) = found["verified"]
     assert verdict["faithful"] and verdict["images"] == verdict["agreeing"] == 5 and verdict["spikes"] > 100
     code, out, _ = run("export", "net.snn", "-o", "net.onnx", *verified)
-    assert code == 0 and "T = 6, 6 steps in all, images 3×12×12" in out and "faithful" in out
+    assert code == 0 and "T = 6, 6 steps in total, images 3×12×12" in out and "faithful" in out
 
 
 def test_what_is_wrong(run: Run, converted: Path) -> None:
     assert "-o" in run("export", "net.snn")[2]
     fails(run("export", "net.snn", "-o", "net.txt"), "say which format it is to have, one of nir (.nir), onnx (.onnx)")
-    fails(run("export", "net.snn", "-o", "net.snn", "--to", "nir"), "written or read by the same command")
+    fails(run("export", "net.snn", "-o", "net.snn", "--to", "nir"), "already used by the same command")
     fails(run("export", "net.snn", "-o", "net.py", "-T", 5), "5")
     fails(run("export", "net.snn", "-o", "none/net.py"), "there is no folder")
     fails(run("export", "gone.snn", "-o", "net.py"), "gone.snn cannot be read")
@@ -80,4 +80,4 @@ def test_chips(run: Run, converted: Path) -> None:
     )
     code, out, _ = run("export", "net.snn", "-o", "net.py", "--target", "generic", "--json")
     assert code == 0 and json.loads(out)["bits"] == 8
-    fails(run("check", "resnet20", "--target", "speck"), "--target is for converted networks")
+    fails(run("check", "resnet20", "--target", "speck"), "--target needs a converted network")

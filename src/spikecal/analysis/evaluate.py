@@ -1,4 +1,4 @@
-"""What one run over some images tells: accuracy after every step, agreement with the ANN, firing rates, energy."""
+"""Measure in one run over images: accuracy after every step, agreement with the ANN, firing rates, energy."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,18 +22,18 @@ from spikecal.snn.network import SpikingNetwork
 from spikecal.tensors import as_labels, as_tensor
 
 BATCH = 250
-EXACT = 1e-9  # shares of whole images: what floats may differ by
-SAME = 1e-4  # of a tensor's norm: what folding a batch normalisation on another machine may change
+EXACT = 1e-9  # rounding of floats that stand for shares of images
+SAME = 1e-4  # of a tensor's norm: how much folding a batch normalisation may differ between machines
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`accuracy[t - 1]` is the share of right answers after t steps, `agreement[t - 1]` of the ANN's answers.
+    """`accuracy[t - 1]` is the share of correct answers after t steps, `agreement[t - 1]` that of the ANN's answers.
 
-    Without labels there is no accuracy, without the ANN no agreement: the lists are empty then. `ann` is the ANN's
+    The lists are empty without labels or without the ANN, respectively. `ann` is the ANN's
     accuracy on the same images. `rates` are spikes per neuron and step; `spikes` and `neurons` are counts over all
-    layers and images, and `classes` is what an answer is one of. `latency` and `interval` are the network's, T where
-    no layer waits; `latencies[t - 1]` is when its answer after t steps is there.
+    layers and images, and `classes` is the number of classes. `latency` and `interval` are the network's, T if
+    no layer waits; `latencies[t - 1]` is the step at which its answer after t steps arrives.
     """
 
     T: int
@@ -64,23 +64,23 @@ class Evaluation:
 
     @property
     def rate(self) -> float:
-        """Spikes per neuron and step of the whole network: a layer counts by its neurons."""
+        """Spikes per neuron and step of the whole network: layers are weighted by their neurons."""
         return self.spikes / (self.neurons * self.T) if self.neurons else 0.0
 
     @property
     def curve(self) -> list[float]:
-        """The anytime curve: accuracy, or where there are no labels, agreement with the ANN."""
+        """The anytime curve: accuracy, or without labels, agreement with the ANN."""
         return self.accuracy or self.agreement
 
     @property
     def target(self) -> float | None:
-        """What the curve is compared with: the ANN's accuracy, or full agreement; None without the ANN."""
+        """The value that the curve is compared with: the ANN's accuracy, or full agreement; None without the ANN."""
         return self.ann if self.accuracy else 1.0
 
     def first_within(self, points: float) -> int | None:
         """The first step from which on the curve stays within `points` percentage points of the ANN."""
         if self.target is None:
-            raise ConfigError("how near the ANN is needs the ANN: give it to `evaluate`")
+            raise ConfigError("comparing with the ANN needs the ANN: give it to `evaluate`")
         return first_within(self.curve, self.target, points)
 
 
@@ -95,14 +95,14 @@ def first_within(curve: Sequence[float], target: float, points: float) -> int | 
 
 
 def steps_needed(found: Iterable[Evaluation], points: float) -> Evaluation | None:
-    """Which T is needed: the network of the fewest steps that ends within `points` of the ANN."""
+    """The T needed: the network with the fewest steps that ends within `points` of the ANN."""
     near = [e for e in found if e.first_within(points) is not None]
     return min(near, key=lambda e: e.T, default=None)
 
 
 @dataclass
 class Counts:
-    """What is counted over images. All are whole numbers: the same in any order, whoever counts."""
+    """Counts over images. All are integers, so neither the order nor the number of processes matters."""
 
     T: int
     images: int = 0
@@ -122,7 +122,7 @@ class Counts:
         labels: Tensor | None,
         expected: Tensor | None,
     ) -> None:
-        """Run some images, a call each, and count what comes out; `expected` are the ANN's answers."""
+        """Run some images, one call at a time, and count the answers; `expected` are the ANN's."""
         chosen = []
         for part in calls:
             run = snn.run(part)
@@ -130,14 +130,14 @@ class Counts:
                 chosen.append(run.outputs.argmax(-1).cpu())
                 self.classes = run.outputs.shape[-1]
             elif labels is not None or expected is not None:
-                raise DataError("accuracy needs a network with one output of classes; use run() for other networks")
+                raise DataError("accuracy needs a network with one output of classes: use run() for other networks")
             meter.add((part,), run.spikes)
             for name, counts in run.spikes.items():
                 self.spikes[name] = self.spikes.get(name, 0) + int(counts.sum())
                 self.neurons[name] = self.neurons.get(name, 0) + counts.numel()
         count = sum(map(len, calls))
         self.images += count
-        if not chosen:  # boxes, masks, several outputs: there is nothing to be right about
+        if not chosen:  # boxes, masks, several outputs: no answer to count
             self.unlabelled += count
             return
         found = torch.cat(chosen, 1)
@@ -177,32 +177,32 @@ class Counts:
 
 
 def _added(one: Sequence[int], two: Sequence[int]) -> list[int]:
-    """Sums after every step; nothing is all zeros."""
+    """Sums after every step; an empty list stands for zeros."""
     return [a + b for a, b in zip_longest(one, two, fillvalue=0)]
 
 
 def gives_classes(snn: SpikingNetwork, x: Tensor) -> bool:
-    """Whether the output is one row of classes for each image."""
+    """Whether the output is one row of class scores per image."""
     home = next(snn.parameters())
     one, output = x[:1].to(home.device, home.dtype), snn.graph.output
-    if snn.head is not None:  # only it knows
+    if snn.head is not None:  # only the head knows
         found = snn(one, steps=1)
         return isinstance(found, Tensor) and found.ndim == 2
     return isinstance(output, str) and len(shapes_of(snn.graph, (one,))[output]) == 2
 
 
 def image_dims(graph: Graph) -> int | None:
-    """Dimensions of one image, as far as a convolution tells."""
+    """Number of dimensions of one image, if a convolution tells."""
     weights = (node.op.tensors()["weight"] for node in graph.nodes.values() if isinstance(node.op, Conv))
     return next((weight.ndim - 1 for weight in weights), None)
 
 
 def _checked(labels: Tensor, classes: int) -> Tensor:
     if labels.ndim != 1 or labels.is_floating_point():
-        raise DataError(f"labels are one class number an image, not {labels.dtype} of shape {list(labels.shape)}")
+        raise DataError(f"labels must be one class number per image, not {labels.dtype} of shape {list(labels.shape)}")
     outside = labels[(labels < 0) | (labels >= classes)]
     if len(outside):
-        raise DataError(f"there is a label {int(outside[0])}, and the network has classes 0 to {classes - 1}")
+        raise DataError(f"there is a label {int(outside[0])}, but the network has classes 0 to {classes - 1}")
     return labels.cpu()
 
 
@@ -221,7 +221,7 @@ def answering(ann: nn.Module | Graph) -> Callable[[Tensor], Tensor]:
         with in_eval_mode(ann), tensors_on(like.device):
             outputs = run(x.to(like.device, like.dtype))
         if not isinstance(outputs, Tensor) or outputs.ndim != 2:
-            raise DataError("accuracy needs a network with one output of classes")
+            raise DataError("accuracy needs a network with one output of classes: use run() for other networks")
         return outputs.argmax(-1).cpu()
 
     return answers
@@ -229,7 +229,7 @@ def answering(ann: nn.Module | Graph) -> Callable[[Tensor], Tensor]:
 
 @contextmanager
 def in_eval_mode(model: nn.Module | Graph) -> Iterator[None]:
-    """The model as it is used, not as it is trained; afterwards it is as it was."""
+    """Put the model into eval mode, and restore its mode afterwards."""
     training = [module for module in model.modules() if module.training] if isinstance(model, nn.Module) else []
     for module in training:
         module.training = False
@@ -241,10 +241,10 @@ def in_eval_mode(model: nn.Module | Graph) -> Iterator[None]:
 
 
 def original(snn: SpikingNetwork, pipeline: dict[str, Any] | None = None) -> Graph | None:
-    """The ANN a network was made of, where it still has it: weights calibration replaces it.
+    """The ANN that a network was made from, if the network still contains it: weights calibration replaces it.
 
-    `pipeline` is what it was made with, as plain data; a network from a file knows it.
-    Thresholds, potentials and biases of neurons mean nothing to the ANN; the calibrated bias of an output is removed.
+    `pipeline` is how it was made, as plain data; a network from a file knows it.
+    Thresholds, potentials and biases of neurons do not affect the ANN; the calibrated bias of an output is removed.
     """
     pipeline = snn.origin.pipelines.get(snn.T) if pipeline is None else pipeline
     if pipeline is None or Pipeline.from_dict(pipeline).learns:
@@ -257,9 +257,9 @@ def original(snn: SpikingNetwork, pipeline: dict[str, Any] | None = None) -> Gra
 
 
 def same_weights(one: Graph, two: Graph) -> bool:
-    """Whether two graphs of the same operations have the same weights, but for rounding."""
+    """Whether two graphs of the same operations have the same weights, up to rounding."""
     for a, b in zip(one.nodes.values(), two.nodes.values(), strict=True):
-        if isinstance(a.op, (Spike, Joint)):  # what they have is of conversion
+        if isinstance(a.op, (Spike, Joint)):  # their parameters come from conversion
             continue
         theirs, others = a.op.tensors(), b.op.tensors()
         if theirs.keys() != others.keys():
@@ -270,9 +270,9 @@ def same_weights(one: Graph, two: Graph) -> bool:
 
 
 def check_weights(name: str, given: Graph, kept: Graph | None) -> None:
-    """Raise where a model has the operations of a converted one, but not the weights that are left of it."""
+    """Raise if a model has the operations of the converted one, but not its remaining weights."""
     if kept is not None and not same_weights(given, kept):
-        raise ConfigError(f"{name} was made of other weights than this model has: give those with --weights")
+        raise ConfigError(f"{name} was made from other weights than this model has: give those with --weights")
 
 
 def _same(one: Tensor, two: Tensor) -> bool:
@@ -286,17 +286,17 @@ def _same(one: Tensor, two: Tensor) -> bool:
 
 
 def labelled_batches(data: Any, progress: Progress | None) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of images and labels out of tensors, a dataset or a loader."""
+    """Batches of images and labels from tensors, a dataset or a loader."""
     for images, labels in batches(data, progress):
         if labels is None:
-            raise DataError("evaluation needs labels: batches of (images, labels)")
+            raise DataError("evaluation needs labels: give batches of (images, labels)")
         yield images, labels
 
 
 def batches(data: Any, progress: Progress | None, dims: int | None = None) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Batches of images, and their labels where there are some, out of tensors, a dataset or a loader.
+    """Batches of images, with labels if there are any, from tensors, a dataset or a loader.
 
-    `dims` are the dimensions of one image, where they are known: they tell a list of batches from one of images.
+    `dims` is the number of dimensions of one image, if known, which tells a list of batches from one of images.
     """
     data = as_tensor(data)
     pair = _pair(data)
@@ -306,7 +306,7 @@ def batches(data: Any, progress: Progress | None, dims: int | None = None) -> It
     elif pair is not None:
         images, labels = pair
         if len(images) != len(labels):
-            raise DataError(f"there are {len(images)} images and {len(labels)} labels")
+            raise DataError(f"there are {len(images)} images but {len(labels)} labels")
         found = zip(images.split(BATCH), labels.split(BATCH), strict=True)
         count = -(-len(images) // BATCH)
     elif hasattr(data, "__getitem__") and hasattr(data, "__len__") and not is_list_of_batches(data, dims):
@@ -326,11 +326,11 @@ def batches(data: Any, progress: Progress | None, dims: int | None = None) -> It
         if progress is not None:
             progress.advance()
     if empty:
-        raise DataError("there are no images to evaluate on")
+        raise DataError("there are no images to evaluate on: the data is empty")
 
 
 def _pair(data: Any) -> tuple[Tensor, Tensor] | None:
-    """All images and all labels, where `data` is that and not two batches of images."""
+    """All images and all labels, if `data` is that and not two batches of images."""
     if not isinstance(data, (tuple, list)) or len(data) != 2:
         return None
     images, labels = as_tensor(data[0]), as_labels(data[1])
@@ -346,4 +346,4 @@ def _parts(item: Any) -> tuple[Tensor, Tensor | None]:
         labels = as_labels(item[1]) if len(item) > 1 else None
         if labels is None or isinstance(labels, Tensor):
             return images, labels
-    raise DataError("evaluation needs labels: batches of (images, labels), or images alone with the ANN")
+    raise DataError("evaluation needs labels: give batches of (images, labels), or images alone with the ANN")
