@@ -8,7 +8,7 @@ import torch
 from exporting import NETWORKS, Sum, Trunk, images, spiking, with_signed
 from torch import Tensor
 
-from spikecal import ConfigError, ConversionError, SpikingNetwork, load
+from spikecal import ConfigError, ConversionError, SpikecalError, SpikingNetwork, load
 from spikecal.export import packages
 from spikecal.export.export import make_netlist
 from spikecal.export.netlist import Conv, Linear
@@ -184,6 +184,24 @@ def test_an_export_that_is_not_faithful(tmp_path: Path) -> None:
     for verdict in made.verify(x):
         assert not verdict.faithful
         assert verdict.traced.built == 0 and verdict.differing > 0
+
+
+def test_onnx_files_that_are_not_faithful(tmp_path: Path) -> None:
+    """One step with another weight, and a whole run that is no longer that of the step."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    x = images(3)
+    made = spiking(NETWORKS["plain"](), x).export(tmp_path / "net.onnx", x)
+    for file in (tmp_path / "net.onnx", tmp_path / "net.step.onnx"):
+        model = onnx.load(file)
+        weight = next(tensor for tensor in model.graph.initializer if tensor.name == "body.2.weight")
+        weight.CopyFrom(onnx.numpy_helper.from_array(1.5 * onnx.numpy_helper.to_array(weight), weight.name))
+        onnx.save(model, file)
+        if file.name == "net.onnx":
+            with pytest.raises(SpikecalError, match=r"net.onnx and net.step.onnx are not the same network"):
+                made.verify(x)
+    (verdict,) = made.verify(x)
+    assert not verdict.faithful and verdict.differing > 0 and verdict.traced.built == 0
 
 
 class Leaky(IntegrateAndFire):
