@@ -83,6 +83,8 @@ def _whole_numbers(asked: Exporting, chip: Chip | None) -> tuple[int | None, Per
         raise ConfigError(f"weights of {chip.title} have {chip.bits} bits: --bits {bits} is more than it holds")
     if chip is not None and chip.per == "layer" and per == "channel":
         raise ConfigError(f"{chip.title} has one scale per layer: leave --per out")
+    if asked.data is not None and bits is None and not asked.verify:
+        raise ConfigError("--data is for --verify and whole numbers: give one of --verify, --bits and --target")
     if asked.size is not None and (asked.verify or bits is not None):
         raise ConfigError(
             "--size goes with neither --verify nor whole numbers: both take images of the network's own size"
