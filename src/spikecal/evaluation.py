@@ -16,6 +16,7 @@ from spikecal.analysis.evaluate import (
     image_dims,
     labelled_batches,
 )
+from spikecal.arguments import checked_number
 from spikecal.devices import Device, device_of, placed, whatever_the_default
 from spikecal.errors import ConfigError, DataError
 from spikecal.graph.graph import Graph, describe
@@ -34,28 +35,34 @@ def evaluate(
     *,
     ann: nn.Module | Graph | None = None,
     device: Device = None,
+    workers: int = 0,
 ) -> Evaluation:
     """Run `snn` once over `data`: a pair of tensors (images, labels), a dataset of pairs or a loader of batches.
 
     With `ann`, the network it was made of, the answers are also compared with its own, and labels are not needed.
     Networks with other outputs than classes are run on images alone: rates, spikes and energy are counted.
     `progress`: True for a bar, or a function of phase, done and total. `device`: where to run, by
-    default where `snn` is.
+    default where `snn` is. No more than two batches of a dataset or loader are held at a time: the next one is read
+    while one runs. `workers` processes read a dataset whose images take Python long to make.
     """
     if not isinstance(snn, SpikingNetwork):
         raise ConfigError(f"evaluate takes a spiking network, such as result.snn, not {type(snn).__name__}")
-    home = device_of(device)
+    home, workers = device_of(device), checked_number("workers", workers, 0)
     with watched(current().shown(progress)) as watcher:
-        return _evaluated(placed(snn, home), data, watcher, placed(ann, home) if isinstance(ann, nn.Module) else ann)
+        teacher = placed(ann, home) if isinstance(ann, nn.Module) else ann
+        return _evaluated(placed(snn, home), data, watcher, teacher, workers)
 
 
-def _evaluated(snn: SpikingNetwork, data: Any, progress: Progress, ann: nn.Module | Graph | None) -> Evaluation:
+def _evaluated(
+    snn: SpikingNetwork, data: Any, progress: Progress, ann: nn.Module | Graph | None, workers: int
+) -> Evaluation:
     ranks = current()
     ranks.agree("evaluate", lambda: {"network": fingerprint(snn.state_dict().values(), [snn.T, describe(snn.graph)])})
     counts, meter, read = Counts(snn.T), EnergyMeter(snn), Seen(ranks)
     home = next(snn.parameters())
     answers = None if ann is None else answering(ann)
-    for number, (x, labels) in enumerate(batches(data, progress, image_dims(snn.graph))):
+    found = batches(data, progress, image_dims(snn.graph), workers=workers, note=counts.so_far)
+    for number, (x, labels) in enumerate(found):
         x = x.to(home.device, home.dtype)
         if not gives_classes(snn, x):
             if labels is not None:

@@ -1,5 +1,6 @@
 """What one run over some images tells: accuracy after every step, agreement with the ANN, firing rates, energy."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spikecal.ahead import ahead
 from spikecal.analysis.energy import Energy, EnergyMeter
 from spikecal.calibration.images import is_list_of_batches
 from spikecal.devices import tensors_on
@@ -148,6 +150,13 @@ class Counts:
         if expected is not None:
             self.agreed = _added(self.agreed, (found == expected).sum(1).tolist())
             self.ann_right += 0 if labels is None else int((expected == labels.cpu()).sum())
+
+    def so_far(self) -> str:
+        """The accuracy after all steps, or the agreement, of the images so far; nothing where neither is known."""
+        for counted, said in ((self.right, "right"), (self.agreed, "as the ANN")):
+            if counted:
+                return f"{100 * counted[-1] / self.images:.1f} % {said}"
+        return ""
 
     def merge(self, other: "Counts") -> None:
         self.images += other.images
@@ -293,13 +302,22 @@ def labelled_batches(data: Any, progress: Progress | None) -> Iterator[tuple[Ten
         yield images, labels
 
 
-def batches(data: Any, progress: Progress | None, dims: int | None = None) -> Iterator[tuple[Tensor, Tensor | None]]:
+def batches(
+    data: Any,
+    progress: Progress | None,
+    dims: int | None = None,
+    *,
+    workers: int = 0,
+    note: Callable[[], str] = str,
+) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Batches of images, and their labels where there are some, out of tensors, a dataset or a loader.
 
-    `dims` are the dimensions of one image, where they are known: they tell a list of batches from one of images.
+    `dims` are the dimensions of one image, where they are known: they tell a list of batches from one of images. The
+    next batch of a dataset or loader is read while one is worked on; a dataset is read by so many `workers` processes,
+    0 for none. `note` is shown with the progress, after images per second.
     """
     data = as_tensor(data)
-    pair = _pair(data)
+    pair, reads = _pair(data), False
     if isinstance(data, Tensor):
         found: Iterable[Any] = data.split(BATCH)
         count = -(-len(data) // BATCH)
@@ -310,22 +328,25 @@ def batches(data: Any, progress: Progress | None, dims: int | None = None) -> It
         found = zip(images.split(BATCH), labels.split(BATCH), strict=True)
         count = -(-len(images) // BATCH)
     elif hasattr(data, "__getitem__") and hasattr(data, "__len__") and not is_list_of_batches(data, dims):
-        found = loader = torch.utils.data.DataLoader(data, batch_size=BATCH)
-        count = len(loader)
+        found = loader = torch.utils.data.DataLoader(data, batch_size=BATCH, num_workers=workers)
+        count, reads = len(loader), True
     elif isinstance(data, Iterable):
-        found, count = data, getattr(data, "__len__", lambda: 0)()
+        found, count, reads = data, getattr(data, "__len__", lambda: 0)(), not isinstance(data, (list, tuple))
     else:
         raise DataError(f"evaluation needs images, with labels or without, not {type(data).__name__}")
+    if workers and not isinstance(found, torch.utils.data.DataLoader):
+        raise ConfigError("workers read a dataset: tensors need none, and a loader has a setting of its own for them")
     if progress is not None:
         progress.phase("evaluate", count, None)
-    empty = True
-    for item in found:
+    seen, started = 0, time.perf_counter()
+    for item in ahead(found) if reads else found:
         batch = _parts(item)
-        empty = empty and len(batch[0]) == 0
+        seen += len(batch[0])
         yield batch
         if progress is not None:
-            progress.advance()
-    if empty:
+            speed = f"{seen / (time.perf_counter() - started):.3g} images/s"
+            progress.advance("  ".join(filter(None, (speed, note()))))
+    if seen == 0:
         raise DataError("there are no images to evaluate on")
 
 
