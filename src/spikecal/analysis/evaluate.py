@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from spikecal.ahead import ahead
 from spikecal.analysis.energy import Energy, EnergyMeter
+from spikecal.analysis.exits import ExitRule, Exits
 from spikecal.calibration.images import is_list_of_batches
 from spikecal.devices import tensors_on
 from spikecal.errors import ConfigError, DataError
@@ -35,7 +36,7 @@ class Evaluation:
     Without labels there is no accuracy, without the ANN no agreement: the lists are empty then. `ann` is the ANN's
     accuracy on the same images. `rates` are spikes per neuron and step; `spikes` and `neurons` are counts over all
     layers and images, and `classes` is what an answer is one of. `latency` and `interval` are the network's, T where
-    no layer waits; `latencies[t - 1]` is when its answer after t steps is there.
+    no layer waits; `latencies[t - 1]` is when its answer after t steps is there. `exits` is what early exit would do.
     """
 
     T: int
@@ -50,6 +51,7 @@ class Evaluation:
     classes: int = 0
     latency: int = 0
     interval: int = 0
+    exits: Exits | None = None
 
     def __post_init__(self) -> None:
         for name in ("latency", "interval"):
@@ -115,6 +117,11 @@ class Counts:
     classes: int = 0
     spikes: dict[str, int] = field(default_factory=dict)
     neurons: dict[str, int] = field(default_factory=dict)
+    settled: list[int] = field(default_factory=list)  # answers at each step, with early exit; and of those
+    settled_right: list[int] = field(default_factory=list)
+    settled_agreed: list[int] = field(default_factory=list)
+    kept_right: list[int] = field(default_factory=list)  # after every step, where settled answers are kept
+    kept_agreed: list[int] = field(default_factory=list)
 
     def add(
         self,
@@ -123,11 +130,19 @@ class Counts:
         meter: EnergyMeter,
         labels: Tensor | None,
         expected: Tensor | None,
+        rule: ExitRule | None = None,
+        early: EnergyMeter | None = None,
     ) -> None:
-        """Run some images, a call each, and count what comes out; `expected` are the ANN's answers."""
-        chosen = []
+        """Run some images, a call each, and count what comes out; `expected` are the ANN's answers.
+
+        With a `rule` for early exit, `early` meters the steps that it runs.
+        """
+        chosen, settled = [], []
         for part in calls:
             run = snn.run(part)
+            if rule is not None and early is not None:
+                settled.append(rule.settled(run.outputs))
+                _run_early(snn, part, settled[-1], run.spikes, early)
             if isinstance(run.outputs, Tensor) and run.outputs.ndim == 3:
                 chosen.append(run.outputs.argmax(-1).cpu())
                 self.classes = run.outputs.shape[-1]
@@ -143,6 +158,8 @@ class Counts:
             self.unlabelled += count
             return
         found = torch.cat(chosen, 1)
+        if settled:
+            self._add_early(found, torch.cat(settled), labels, expected)
         if labels is None:
             self.unlabelled += count
         else:
@@ -154,12 +171,43 @@ class Counts:
     def so_far(self) -> str:
         """The accuracy after all steps, or the agreement, of the images so far; nothing where neither is known."""
         for counted, said in ((self.right, "right"), (self.agreed, "as the ANN")):
-            if counted:
+            if counted and self.images:  # a batch may be empty
                 return f"{100 * counted[-1] / self.images:.1f} % {said}"
         return ""
 
+    def _add_early(self, found: Tensor, steps: Tensor, labels: Tensor | None, expected: Tensor | None) -> None:
+        """Count answers `[T, N]` that are taken after these steps `[N]`."""
+        T = len(found)
+        taken = torch.minimum(torch.arange(1, T + 1)[:, None], steps) - 1  # the step that each answer is of
+        kept = found.gather(0, taken)
+        self.settled = _added(self.settled, torch.bincount(steps - 1, minlength=T).tolist())
+        for wanted, end, curve in (
+            (None if labels is None else labels.cpu(), "settled_right", "kept_right"),
+            (expected, "settled_agreed", "kept_agreed"),
+        ):
+            if wanted is not None:
+                same = kept == wanted
+                at_end = torch.bincount(steps - 1, weights=same[-1].double(), minlength=T).long().tolist()
+                setattr(self, end, _added(getattr(self, end), at_end))
+                setattr(self, curve, _added(getattr(self, curve), same.sum(1).tolist()))
+
+    def exits(self, snn: SpikingNetwork, rule: ExitRule, energy: Energy) -> Exits:
+        """What early exit does to them."""
+        curve = self.kept_agreed if self.unlabelled else self.kept_right
+        return Exits(
+            rule=rule,
+            settled=self.settled,
+            right=[] if self.unlabelled else self.settled_right,
+            agreed=self.settled_agreed,
+            curve=[count / self.images for count in curve],
+            energy=energy,
+            wait=snn.latency - snn.T,
+        )
+
     def merge(self, other: "Counts") -> None:
         self.images += other.images
+        for name in ("settled", "settled_right", "settled_agreed", "kept_right", "kept_agreed"):
+            setattr(self, name, _added(getattr(self, name), getattr(other, name)))
         self.right, self.agreed = _added(self.right, other.right), _added(self.agreed, other.agreed)
         self.ann_right += other.ann_right
         self.unlabelled += other.unlabelled
@@ -167,7 +215,7 @@ class Counts:
         for own, more in ((self.spikes, other.spikes), (self.neurons, other.neurons)):
             own.update({name: own.get(name, 0) + count for name, count in more.items()})
 
-    def evaluation(self, snn: SpikingNetwork, energy: Energy, compared: bool) -> Evaluation:
+    def evaluation(self, snn: SpikingNetwork, energy: Energy, compared: bool, exits: Exits | None = None) -> Evaluation:
         labelled = not self.unlabelled
         return Evaluation(
             T=self.T,
@@ -182,7 +230,22 @@ class Counts:
             classes=self.classes,
             latency=snn.latency,
             interval=snn.interval,
+            exits=exits,
         )
+
+
+def _run_early(
+    snn: SpikingNetwork, images: Tensor, steps: Tensor, spikes: dict[str, Tensor], meter: EnergyMeter
+) -> None:
+    """Meter images that stop after these steps `[N]`; `spikes` are those of all steps."""
+    for t in steps.unique().tolist():
+        leaving = (steps == t).nonzero()[:, 0].to(images.device)
+        part = images[leaving]
+        if t == snn.T:
+            meter.add((part,), {name: counts[leaving] for name, counts in spikes.items()})
+        else:  # every layer has run until the output has had its steps
+            until = min(snn.T, t + snn.latency - snn.T)
+            meter.add((part,), snn.counted(part, steps=t)[1], until)
 
 
 def _added(one: Sequence[int], two: Sequence[int]) -> list[int]:
@@ -217,6 +280,12 @@ def _checked(labels: Tensor, classes: int) -> Tensor:
 
 def answering(ann: nn.Module | Graph) -> Callable[[Tensor], Tensor]:
     """The ANN as a function from images to the classes it answers."""
+    scores = scoring(ann)
+    return lambda x: scores(x).argmax(-1).cpu()
+
+
+def scoring(ann: nn.Module | Graph) -> Callable[[Tensor], Tensor]:
+    """The ANN as a function from images to its outputs, one row of classes each."""
     run: Callable[[Tensor], Any] = ann.run if isinstance(ann, Graph) else ann
     tensors = (
         (t for node in ann.nodes.values() for t in node.op.tensors().values())
@@ -226,14 +295,14 @@ def answering(ann: nn.Module | Graph) -> Callable[[Tensor], Tensor]:
     like = next((t for t in tensors if t.is_floating_point()), torch.empty(0))
 
     @torch.no_grad()
-    def answers(x: Tensor) -> Tensor:
+    def scores(x: Tensor) -> Tensor:
         with in_eval_mode(ann), tensors_on(like.device):
             outputs = run(x.to(like.device, like.dtype))
         if not isinstance(outputs, Tensor) or outputs.ndim != 2:
             raise DataError("accuracy needs a network with one output of classes")
-        return outputs.argmax(-1).cpu()
+        return outputs
 
-    return answers
+    return scores
 
 
 @contextmanager

@@ -25,6 +25,15 @@ def evaluate(
     within: Annotated[
         float | None, typer.Option(min=0, max=100, metavar="POINTS", help="Which T is that near the ANN?")
     ] = None,
+    exit: Annotated[
+        float | None,
+        typer.Option(
+            "--exit", metavar="SHARE", help="Stop an image when its answer is settled; 0.99 of them as the ANN's."
+        ),
+    ] = None,
+    exit_images: Annotated[
+        int | None, typer.Option(min=4, metavar="N", help="Calibration images for the rule of --exit. (default 2,048)")
+    ] = None,
     model: Annotated[
         str | None, typer.Option(metavar="MODEL", help="The network it came from. (default what is left of it inside)")
     ] = None,
@@ -44,7 +53,7 @@ def evaluate(
     asked = Evaluation(
         file=file, model=model, weights=options.checkpoint(weights, model), data=data, data_root=data_root,
         steps=sorted(set(steps or ())), images=images, seed=seed, strict=strict, within=within, neurons=neuron or (),
-        device=device,
+        device=device, exit=exit, exit_images=exit_images,
     )  # fmt: skip
     with bars(json) as progress:
         outcome = chosen.evaluate(asked, progress)

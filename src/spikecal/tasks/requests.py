@@ -146,6 +146,14 @@ class Evaluation:
     within: float | None  # points of the ANN
     neurons: Sequence[str] = ()  # classes of those that are not spikecal's
     device: str | None = None
+    exit: float | None = None  # share of answers that early exit promises to be the ANN's
+    exit_images: int | None = None  # that its rule is set on
+
+    def __post_init__(self) -> None:
+        if self.exit is not None and not 0 < self.exit < 1:
+            raise ConfigError(f"--exit is a share between 0 and 1, such as 0.99, not {self.exit:g}")
+        if self.exit is None and self.exit_images is not None:
+            raise ConfigError("--exit-images is for --exit: say which share of answers is promised, such as 0.99")
 
 
 @dataclass(frozen=True, kw_only=True)
