@@ -41,6 +41,7 @@ WAYS = {
 PAGES = ("results.md", *(f"explanation/{name}.md" for name in ("energy", "method", "waiting", "joints")))
 DRAWN = ("resnet20", "vgg16-half")  # that are drawn
 Parts = dict[str, Callable[[dict[str, Any]], str]]
+ORDER = ("analog", "signed", "merge")
 MARKS = {"seen": "seen", "level": "level", "not seen": "**not seen**"}
 
 
@@ -281,12 +282,23 @@ def _falls(rows: dict[str, dict[str, Any]]) -> str:
 
 def _joints(rows: dict[str, dict[str, Any]]) -> str:
     """Each network with each kind of joints."""
+
+    def place(of: dict[str, Any]) -> tuple[Any, ...]:
+        return of["network"], -of["T"], of["latency"] == of["T"], of["pipeline"] != "LCP", ORDER.index(of["joints"])
+
     lines = []
-    for of in rows.values():
+    for of in sorted(rows.values(), key=place):
         loss = "" if of["joints"] == "analog" else plus_minus(of["loss"], of["error"], 1)
         facts = [of["joints"], str(of["readers"]), f"{of['below']:.1f}", loss, f"{of['energy']:.2f}"]
-        lines.append([of["network"], *_timed(of)[:1], *facts])
-    columns = ["joints", "layers that read currents", "points below the ANN", "loss against analog", "energy"]
+        lines.append([of["network"], *_timed(of)[:1], of["pipeline"], *facts])
+    columns = [
+        "pipeline",
+        "joints",
+        "layers that read currents",
+        "points below the ANN",
+        "loss against analog",
+        "energy",
+    ]
     return grid(["network", "T, latency", *columns], lines)
 
 

@@ -41,6 +41,13 @@ def test_what_is_wrong(run: Run, converted: Path) -> None:
     fails(run("export", "net.snn", "-o", "none/net.py"), "there is no folder")
     fails(run("export", "gone.snn", "-o", "net.py"), "gone.snn cannot be read")
     fails(run("export", "net.snn", "-o", "net.py", "--size", 1, 1), "cannot run on inputs of shape [1, 3, 1, 1]")
+    fails(run("export", "net.snn", "-o", "net.py", "--to", "nir"), "files called .py are of the format spikingjelly")
+    fails(run("export", "net.snn", "-o", "net.py", "--data", "demo"), "--data is for --verify and integers")
+    fails(run("export", "net.snn", "-o", "net.py", "--per", "layer"), "--per is for integers: add --bits or")
+    fails(run("export", "net.snn", "-o", "net.py", "--bits", 8, "--exact"), "integers are already exact")
+    fails(run("export", "net.snn", "-o", "net.py", "--size", 8, 8, "--verify"), "--size does not work with --verify")
+    fails(run("export", "net.snn", "-o", "net.py", "--bits", 9, "--target", "loihi2"), "Intel Loihi 2 have 8 bits")
+    fails(run("export", "net.snn", "-o", "net.py", "--per", "channel", "--target", "speck"), "one scale per layer")
     assert not (converted / "net.py").exists()
 
 

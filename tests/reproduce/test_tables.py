@@ -87,7 +87,7 @@ def test_long_columns_have_their_own_sizes(reproduce: Reproduce, folder: Path) -
     assert any(said.startswith("T=512 stands for the paper's T≥512: 1 seed, 10 test") for said in found["differences"])
     said = " ".join(reproduce("cifar", "-T", "512", "--long-images", "10")["differences"])
     assert "10 test images, calibrated on 32 images" in said
-    assert "a fixed" not in said and "Seeds: " not in said and "out of 256" not in said  # of the other columns
+    assert "a fixed" not in said and "Seeds: " not in said and "from 256" not in said  # of the other columns
 
 
 def test_sizes_by_steps(reproduce: Reproduce, folder: Path) -> None:

@@ -196,6 +196,7 @@ class EnergyMeter:
     def __post_init__(self) -> None:
         self.graph: Graph = self.network.graph
         self.T: int = self.network.T
+        self._run = self.T  # steps of the current batch
         self._ends = stage_ends(self.graph)
         nodes = [node for node in self.graph.nodes.values() if not isinstance(node.op, (Spike, Joint))]
         self._biased = {self._ends[node.name] for node in nodes if {"bias", "shift"} & node.op.tensors().keys()}
@@ -203,8 +204,9 @@ class EnergyMeter:
         self._together = not any(isinstance(n.op, MaxPool) and n.op.of == "spikes" for n in self.graph.nodes.values())
 
     @torch.no_grad()
-    def add(self, inputs: Sequence[Tensor], spikes: Mapping[str, Tensor]) -> None:
-        """Count one batch: its images, and how often each neuron fired `[N, ...]`, by layer."""
+    def add(self, inputs: Sequence[Tensor], spikes: Mapping[str, Tensor], steps: int | None = None) -> None:
+        """Count one batch: its images, and how often each neuron fired `[N, ...]`, by layer, in `steps` or all T."""
+        self._run = self.T if steps is None else steps
         key = tuple(tuple(x.shape[1:]) for x in inputs)
         if key not in self._shapes:
             if len(self._shapes) == SIZES:
@@ -279,7 +281,7 @@ class EnergyMeter:
         return "bias" in end.op.tensors() or (kind != "once" and end.name in self._biased)
 
     def _steps(self, kind: str) -> int:
-        return 1 if kind == "once" else self.T
+        return 1 if kind == "once" else self._run
 
     def _neurons(self, node: Node, arriving: _Value, fired: Tensor, size: int) -> _Value:
         op = node.op
@@ -287,13 +289,13 @@ class EnergyMeter:
         if arriving.spikes is not None:
             self._skip(node.name, arriving.spikes)
         if self._has_bias(node, arriving.kind):
-            self._line("bias", 0, self.T * size)
-        self._line("comparisons", size, self.T * size)
+            self._line("bias", 0, self._run * size)
+        self._line("comparisons", size, self._run * size)
         # The current is added at every step, and every spike subtracts once.
         counts = fired.float().sum(0, keepdim=True).double() if self._together else fired.double()
         fires = float(counts.sum())
         self.spikes += fires
-        self._line("neuron updates", 0, self.T * size + fires)
+        self._line("neuron updates", 0, self._run * size + fires)
         return _Value("spikes", counts)
 
     def _delayed(self, value: _Value, size: int, lead: int) -> None:
@@ -302,7 +304,7 @@ class EnergyMeter:
         The image, and values computed from it alone, are the same at every step: nothing needs to be held.
         """
         if value.kind != "once":
-            held = self.T * size if value.spikes is None else float(value.spikes.sum(dtype=torch.float64))
+            held = self._run * size if value.spikes is None else float(value.spikes.sum(dtype=torch.float64))
             self._line(DELAY_LINES, 0, lead * held)
 
     def _weighted(self, node: Node, read: _Value, shapes: Shapes, n: int) -> _Value:
@@ -329,7 +331,7 @@ class EnergyMeter:
     def _sum(self, node: Node, inputs: list[_Value], size: int) -> _Value:
         kinds = {value.kind for value in inputs}
         terms = sum(value.kind != "spikes" for value in inputs)  # spikes are counted as synapses
-        steps = 1 if kinds == {"once"} else self.T
+        steps = 1 if kinds == {"once"} else self._run
         self._line("sums", (len(inputs) - 1) * size, steps * max(0, terms - 1) * size)
         if kinds == {"spikes"}:
             total = inputs[0].spikes

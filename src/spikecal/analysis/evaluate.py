@@ -1,5 +1,6 @@
 """Measure in one run over images: accuracy after every step, agreement with the ANN, firing rates, energy."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spikecal.ahead import ahead
 from spikecal.analysis.energy import Energy, EnergyMeter
+from spikecal.analysis.exits import ExitRule, Exits
 from spikecal.calibration.images import is_list_of_batches
 from spikecal.devices import tensors_on
 from spikecal.errors import ConfigError, DataError
@@ -33,7 +36,7 @@ class Evaluation:
     The lists are empty without labels or without the ANN, respectively. `ann` is the ANN's
     accuracy on the same images. `rates` are spikes per neuron and step; `spikes` and `neurons` are counts over all
     layers and images, and `classes` is the number of classes. `latency` and `interval` are the network's, T if
-    no layer waits; `latencies[t - 1]` is the step at which its answer after t steps arrives.
+    no layer waits; `latencies[t - 1]` is the step at which its answer after t steps arrives. `exits`: early exit.
     """
 
     T: int
@@ -48,6 +51,7 @@ class Evaluation:
     classes: int = 0
     latency: int = 0
     interval: int = 0
+    exits: Exits | None = None
 
     def __post_init__(self) -> None:
         for name in ("latency", "interval"):
@@ -113,6 +117,11 @@ class Counts:
     classes: int = 0
     spikes: dict[str, int] = field(default_factory=dict)
     neurons: dict[str, int] = field(default_factory=dict)
+    settled: list[int] = field(default_factory=list)  # answers settled at each step, with early exit; and of those
+    settled_right: list[int] = field(default_factory=list)
+    settled_agreed: list[int] = field(default_factory=list)
+    kept_right: list[int] = field(default_factory=list)  # after every step, keeping settled answers
+    kept_agreed: list[int] = field(default_factory=list)
 
     def add(
         self,
@@ -121,11 +130,19 @@ class Counts:
         meter: EnergyMeter,
         labels: Tensor | None,
         expected: Tensor | None,
+        rule: ExitRule | None = None,
+        early: EnergyMeter | None = None,
     ) -> None:
-        """Run some images, one call at a time, and count the answers; `expected` are the ANN's."""
-        chosen = []
+        """Run some images, one call at a time, and count the answers; `expected` are the ANN's.
+
+        With a `rule` for early exit, `early` meters only the steps that are run.
+        """
+        chosen, settled = [], []
         for part in calls:
             run = snn.run(part)
+            if rule is not None and early is not None:
+                settled.append(rule.settled(run.outputs))
+                _run_early(snn, part, settled[-1], run.spikes, early)
             if isinstance(run.outputs, Tensor) and run.outputs.ndim == 3:
                 chosen.append(run.outputs.argmax(-1).cpu())
                 self.classes = run.outputs.shape[-1]
@@ -141,6 +158,8 @@ class Counts:
             self.unlabelled += count
             return
         found = torch.cat(chosen, 1)
+        if settled:
+            self._add_early(found, torch.cat(settled), labels, expected)
         if labels is None:
             self.unlabelled += count
         else:
@@ -149,8 +168,46 @@ class Counts:
             self.agreed = _added(self.agreed, (found == expected).sum(1).tolist())
             self.ann_right += 0 if labels is None else int((expected == labels.cpu()).sum())
 
+    def so_far(self) -> str:
+        """The accuracy after all steps, or the agreement, of the images so far; empty if neither is known."""
+        for counted, said in ((self.right, "right"), (self.agreed, "as the ANN")):
+            if counted and self.images:  # a batch may be empty
+                return f"{100 * counted[-1] / self.images:.1f} % {said}"
+        return ""
+
+    def _add_early(self, found: Tensor, steps: Tensor, labels: Tensor | None, expected: Tensor | None) -> None:
+        """Count answers `[T, N]` taken after these steps `[N]`."""
+        T = len(found)
+        taken = torch.minimum(torch.arange(1, T + 1)[:, None], steps) - 1  # the step of each answer
+        kept = found.gather(0, taken)
+        self.settled = _added(self.settled, torch.bincount(steps - 1, minlength=T).tolist())
+        for wanted, end, curve in (
+            (None if labels is None else labels.cpu(), "settled_right", "kept_right"),
+            (expected, "settled_agreed", "kept_agreed"),
+        ):
+            if wanted is not None:
+                same = kept == wanted
+                at_end = torch.bincount(steps - 1, weights=same[-1].double(), minlength=T).long().tolist()
+                setattr(self, end, _added(getattr(self, end), at_end))
+                setattr(self, curve, _added(getattr(self, curve), same.sum(1).tolist()))
+
+    def exits(self, snn: SpikingNetwork, rule: ExitRule, energy: Energy) -> Exits:
+        """The effect of early exit."""
+        curve = self.kept_agreed if self.unlabelled else self.kept_right
+        return Exits(
+            rule=rule,
+            settled=self.settled,
+            right=[] if self.unlabelled else self.settled_right,
+            agreed=self.settled_agreed,
+            curve=[count / self.images for count in curve],
+            energy=energy,
+            wait=snn.latency - snn.T,
+        )
+
     def merge(self, other: "Counts") -> None:
         self.images += other.images
+        for name in ("settled", "settled_right", "settled_agreed", "kept_right", "kept_agreed"):
+            setattr(self, name, _added(getattr(self, name), getattr(other, name)))
         self.right, self.agreed = _added(self.right, other.right), _added(self.agreed, other.agreed)
         self.ann_right += other.ann_right
         self.unlabelled += other.unlabelled
@@ -158,7 +215,7 @@ class Counts:
         for own, more in ((self.spikes, other.spikes), (self.neurons, other.neurons)):
             own.update({name: own.get(name, 0) + count for name, count in more.items()})
 
-    def evaluation(self, snn: SpikingNetwork, energy: Energy, compared: bool) -> Evaluation:
+    def evaluation(self, snn: SpikingNetwork, energy: Energy, compared: bool, exits: Exits | None = None) -> Evaluation:
         labelled = not self.unlabelled
         return Evaluation(
             T=self.T,
@@ -173,7 +230,22 @@ class Counts:
             classes=self.classes,
             latency=snn.latency,
             interval=snn.interval,
+            exits=exits,
         )
+
+
+def _run_early(
+    snn: SpikingNetwork, images: Tensor, steps: Tensor, spikes: dict[str, Tensor], meter: EnergyMeter
+) -> None:
+    """Meter images that stop after these steps `[N]`; `spikes` are those of all steps."""
+    for t in steps.unique().tolist():
+        leaving = (steps == t).nonzero()[:, 0].to(images.device)
+        part = images[leaving]
+        if t == snn.T:
+            meter.add((part,), {name: counts[leaving] for name, counts in spikes.items()})
+        else:  # every layer has run until the output has had its steps
+            until = min(snn.T, t + snn.latency - snn.T)
+            meter.add((part,), snn.counted(part, steps=t)[1], until)
 
 
 def _added(one: Sequence[int], two: Sequence[int]) -> list[int]:
@@ -208,6 +280,12 @@ def _checked(labels: Tensor, classes: int) -> Tensor:
 
 def answering(ann: nn.Module | Graph) -> Callable[[Tensor], Tensor]:
     """The ANN as a function from images to the classes it answers."""
+    scores = scoring(ann)
+    return lambda x: scores(x).argmax(-1).cpu()
+
+
+def scoring(ann: nn.Module | Graph) -> Callable[[Tensor], Tensor]:
+    """The ANN as a function from images to its outputs, one row of classes each."""
     run: Callable[[Tensor], Any] = ann.run if isinstance(ann, Graph) else ann
     tensors = (
         (t for node in ann.nodes.values() for t in node.op.tensors().values())
@@ -217,14 +295,14 @@ def answering(ann: nn.Module | Graph) -> Callable[[Tensor], Tensor]:
     like = next((t for t in tensors if t.is_floating_point()), torch.empty(0))
 
     @torch.no_grad()
-    def answers(x: Tensor) -> Tensor:
+    def scores(x: Tensor) -> Tensor:
         with in_eval_mode(ann), tensors_on(like.device):
             outputs = run(x.to(like.device, like.dtype))
         if not isinstance(outputs, Tensor) or outputs.ndim != 2:
             raise DataError("accuracy needs a network with one output of classes: use run() for other networks")
-        return outputs.argmax(-1).cpu()
+        return outputs
 
-    return answers
+    return scores
 
 
 @contextmanager
@@ -293,13 +371,22 @@ def labelled_batches(data: Any, progress: Progress | None) -> Iterator[tuple[Ten
         yield images, labels
 
 
-def batches(data: Any, progress: Progress | None, dims: int | None = None) -> Iterator[tuple[Tensor, Tensor | None]]:
+def batches(
+    data: Any,
+    progress: Progress | None,
+    dims: int | None = None,
+    *,
+    workers: int = 0,
+    note: Callable[[], str] = str,
+) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Batches of images, with labels if there are any, from tensors, a dataset or a loader.
 
-    `dims` is the number of dimensions of one image, if known, which tells a list of batches from one of images.
+    `dims` is the number of dimensions of one image, if known, which tells a list of batches from one of images. The
+    next batch of a dataset or loader is read while one is worked on; a dataset is read by so many `workers` processes,
+    0 for none. `note` is shown with the progress, after images per second.
     """
     data = as_tensor(data)
-    pair = _pair(data)
+    pair, reads = _pair(data), False
     if isinstance(data, Tensor):
         found: Iterable[Any] = data.split(BATCH)
         count = -(-len(data) // BATCH)
@@ -310,22 +397,25 @@ def batches(data: Any, progress: Progress | None, dims: int | None = None) -> It
         found = zip(images.split(BATCH), labels.split(BATCH), strict=True)
         count = -(-len(images) // BATCH)
     elif hasattr(data, "__getitem__") and hasattr(data, "__len__") and not is_list_of_batches(data, dims):
-        found = loader = torch.utils.data.DataLoader(data, batch_size=BATCH)
-        count = len(loader)
+        found = loader = torch.utils.data.DataLoader(data, batch_size=BATCH, num_workers=workers)
+        count, reads = len(loader), True
     elif isinstance(data, Iterable):
-        found, count = data, getattr(data, "__len__", lambda: 0)()
+        found, count, reads = data, getattr(data, "__len__", lambda: 0)(), not isinstance(data, (list, tuple))
     else:
         raise DataError(f"evaluation needs images, with labels or without, not {type(data).__name__}")
+    if workers and not isinstance(found, torch.utils.data.DataLoader):
+        raise ConfigError("workers are for datasets: tensors need none, and a loader has its own setting")
     if progress is not None:
         progress.phase("evaluate", count, None)
-    empty = True
-    for item in found:
+    seen, started = 0, time.perf_counter()
+    for item in ahead(found) if reads else found:
         batch = _parts(item)
-        empty = empty and len(batch[0]) == 0
+        seen += len(batch[0])
         yield batch
         if progress is not None:
-            progress.advance()
-    if empty:
+            speed = f"{seen / (time.perf_counter() - started):.3g} images/s"
+            progress.advance("  ".join(filter(None, (speed, note()))))
+    if seen == 0:
         raise DataError("there are no images to evaluate on: the data is empty")
 
 

@@ -100,6 +100,7 @@ class Summary:
             "rates": e.rates,
             "energy": None if e.energy is None else e.energy.to_dict(),
             "conversion_seconds": self.seconds.get(e.T),
+            **({} if e.exits is None else {"exit": e.exits.to_dict()}),
         }
 
     def _near(self, e: Evaluation) -> dict[str, int | None]:

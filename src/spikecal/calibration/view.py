@@ -14,7 +14,17 @@ from spikecal.calibration.samples import Sample, Samples
 from spikecal.graph.ops import Spike
 from spikecal.graph.stages import Stage
 from spikecal.ranks import Ranks
-from spikecal.snn.execute import Emission, Memory, Shapes, Want, advance, current, emit, steps_per_call
+from spikecal.snn.execute import (
+    Emission,
+    Memory,
+    Shapes,
+    Want,
+    advance,
+    charging_current,
+    current,
+    emit,
+    steps_per_call,
+)  # fmt: skip
 from spikecal.snn.windows import Windows, gathered
 
 
@@ -189,7 +199,7 @@ class StageView:
         held = self.cache.find(key)
         if held is None:
             values = {n: self.arriving(n, call, 0, self.T) for n in self.stage.inputs}
-            held = current(self.stage, values, self.T, self.shapes[call.start], Memory())
+            held = charging_current(self.stage, values, self.T, self.shapes[call.start], Memory(self.wait))
             self.cache.put(key, held)
         return over_time(held)
 

@@ -31,6 +31,18 @@ def evaluate(
         float | None,
         typer.Option(min=0, max=100, metavar="POINTS", help="Report the smallest T within POINTS of the ANN."),
     ] = None,
+    exit: Annotated[
+        float | None,
+        typer.Option(
+            "--exit",
+            metavar="SHARE",
+            help="Stop an image when its answer is settled, promising this agreement with the ANN, such as 0.99.",
+        ),
+    ] = None,
+    exit_images: Annotated[
+        int | None,
+        typer.Option(min=4, metavar="N", help="Calibration images to set the rule of --exit on. (default 2,048)"),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(metavar="MODEL", help="The network it came from. (default what the file holds of it)")
     ] = None,
@@ -50,7 +62,7 @@ def evaluate(
     asked = Evaluation(
         file=file, model=model, weights=options.checkpoint(weights, model), data=data, data_root=data_root,
         steps=sorted(set(steps or ())), images=images, seed=seed, strict=strict, within=within, neurons=neuron or (),
-        device=device,
+        device=device, exit=exit, exit_images=exit_images,
     )  # fmt: skip
     with bars(json) as progress:
         outcome = chosen.evaluate(asked, progress)

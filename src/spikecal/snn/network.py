@@ -95,10 +95,11 @@ class SpikingNetwork(nn.Module):
 
     @whatever_the_default
     @torch.no_grad()
-    def counted(self, *inputs: Tensor) -> tuple[Any, dict[str, Tensor]]:
-        """The result of `forward` and the spike counts of every layer, with the memory of `forward`, not of `run`."""
+    def counted(self, *inputs: Tensor, steps: int | None = None) -> tuple[Any, dict[str, Tensor]]:
+        """What `forward` gives, and the spike counts of every layer until then; it takes the memory of `forward`."""
         frames, recorder = self.checked(inputs), Recorder()
-        means = [self._mean(batch, self.T, self.windows.end, recorder) for batch in self._batches(frames)]
+        end = self.windows.end if steps is None else steps + self._latest_start
+        means = [self._mean(batch, steps or self.T, end, recorder) for batch in self._batches(frames)]
         return self._finish(side_by_side(means)), recorder.spikes()
 
     @whatever_the_default

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, equal, nn
 
 from spikecal.analysis.evaluate import original
+from spikecal.analysis.exits import ExitRule
 from spikecal.analysis.inspection import inspect
 from spikecal.analysis.summary import Summary
 from spikecal.analysis.timing import timings
@@ -31,6 +32,7 @@ from spikecal.tasks.choosing import choice_lines
 from spikecal.tasks.classifier_training import train_classifier
 from spikecal.tasks.classifiers import load_networks, look_at_classifiers, with_images_of
 from spikecal.tasks.distilling import batch_line
+from spikecal.tasks.exits import exit_lines, exit_rules, exits_table
 from spikecal.tasks.outcome import (
     Line,
     Outcome,
@@ -120,17 +122,30 @@ class Classification:
             )
         if ann is None and test.labels is None:
             raise ConfigError(f"{test.name} has no labels: give the source model to compare with by --model")
+        rules, without = dict[int, ExitRule](), list[str]()
+        if asked.exit is not None:
+            source = chosen_data(asked.data, card, "train", asked.data_root, from_file=kept is not None)
+            if same_images(source, held_out):
+                raise ConfigError(
+                    f"{source.name} has only one split, but --exit must set its rule on images that are not tested"
+                )
+            rules, without = exit_rules(
+                networks, ann, source, card, asked.exit, asked.exit_images, asked.seed, progress
+            )  # fmt: skip
         summary, unreadable = measure(
-            networks, ann, test, card, "test",
-            strict=asked.strict, points=asked.within, seconds=Timings.beside(file).alone(), progress=progress,
+            networks, ann, test, card, "test", strict=asked.strict, points=asked.within,
+            seconds=Timings.beside(file).alone(), rules=rules, progress=progress,
         )  # fmt: skip
         parts: list[Table | Line] = [summary_table(str(file), summary)]
+        parts += [exits_table(summary.found)] if rules else []
+        parts += exit_lines(without)
         parts += [steps_table(found) for found in summary.found] if asked.steps else []
         parts += [] if asked.within is None else [Line(summary.answer())]
         parts += unreadable_lines(unreadable)
         if network is not None and summary.by_chance:
             parts += asides([f"warning: {summary.doubt(str(file))}"])
-        return Outcome({"file": str(file), **summary.to_dict(), "unreadable": unreadable_facts(unreadable)}, parts)
+        facts = {"file": str(file), **summary.to_dict(), "unreadable": unreadable_facts(unreadable)}
+        return Outcome(facts | ({} if asked.exit is None else {"without_exit": without}), parts)
 
     def look(
         self, files: Sequence[tuple[Path, Source]], asked: Reporting, progress: Progress | None, say: Say

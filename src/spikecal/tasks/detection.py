@@ -125,6 +125,8 @@ class Detection:
             raise ConfigError(f"{file} holds the body of a detector: give the detector with --model")
         if asked.within is not None:
             raise ConfigError("--within is for classifiers: leave it out")
+        if asked.exit is not None:
+            raise ConfigError("--exit is for classifiers: leave it out")
         detector = detector_of(info.get("detector"), file, model, asked.weights, asked.device)
         bodies = {T: spiking.load(file, detector, T, neurons=asked.neurons) for T in asked.steps or sorted(info["T"])}
         test = _test_images(model, detector, replace(asked, data=asked.data or data))

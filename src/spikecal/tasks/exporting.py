@@ -13,7 +13,7 @@ from spikecal.data.images import readable
 from spikecal.data.prepare import Prepared
 from spikecal.data.sources import chosen_data, subset
 from spikecal.errors import ConfigError, SpikecalError
-from spikecal.export.chips import chip_called, refuse_misfit
+from spikecal.export.chips import Chip, chip_called, refuse_misfit
 from spikecal.export.export import Exported, export, make_netlist
 from spikecal.export.integers import Per
 from spikecal.export.verify import BATCH, FAITHFUL, Traced, Verdict, simulators
@@ -49,16 +49,15 @@ class Exporting:
 def export_file(asked: Exporting, progress: Progress | None) -> Outcome:
     """Write the network; with `verify`, an unfaithful export is an error, but the file stays for inspection."""
     check_output(asked.output, [asked.file])
+    chip = None if asked.target is None else chip_called(asked.target)
+    bits, per = _whole_numbers(asked, chip)
     snn = exported_network(asked.file, asked.steps)
     images, labels = None, None
     if asked.verify:
         images, labels = images_for(asked.file, snn, asked.data, asked.data_root, asked.images, asked.seed)
     example = _example(asked, snn) if images is None else images[:1]
-    chip = None if asked.target is None else chip_called(asked.target)
     if chip is not None:
         refuse_misfit(asked.file, make_netlist(snn, example), chip)
-    bits = chip.bits if chip is not None and asked.bits is None else asked.bits
-    per: Per = asked.per or ("channel" if chip is None else chip.per)
     if bits is not None:
         example = images_for(asked.file, snn, asked.data, asked.data_root, CALIBRATION, asked.seed, "train")[0]
     made = export(snn, asked.output, example, to=asked.to, bits=bits, per=per, exact=asked.exact)
@@ -70,6 +69,27 @@ def export_file(asked: Exporting, progress: Progress | None) -> Outcome:
     verdicts = made.verify(images, labels, progress)
     facts = {**facts, "verified": [verdict.to_dict() for verdict in verdicts]}
     return Outcome(facts, [*parts, _verdict_table(made, verdicts)], _unfaithful(asked.output, verdicts))
+
+
+def _whole_numbers(asked: Exporting, chip: Chip | None) -> tuple[int | None, Per]:
+    """Bits of integer weights, if any, and their scales, as requested if the chip supports that."""
+    bits = chip.bits if chip is not None and asked.bits is None else asked.bits
+    per: Per = asked.per or ("channel" if chip is None else chip.per)
+    if bits is None and asked.per is not None:
+        raise ConfigError("--per is for integers: add --bits or --target")
+    if bits is not None and asked.exact:
+        raise ConfigError("integers are already exact: leave out --exact")
+    if chip is not None and bits is not None and bits > chip.bits:
+        raise ConfigError(f"weights of {chip.title} have {chip.bits} bits: give at most --bits {chip.bits}")
+    if chip is not None and chip.per == "layer" and per == "channel":
+        raise ConfigError(f"{chip.title} has one scale per layer: leave out --per")
+    if asked.data is not None and bits is None and not asked.verify:
+        raise ConfigError("--data is for --verify and integers: add --verify, --bits or --target")
+    if asked.size is not None and (asked.verify or bits is not None):
+        raise ConfigError(
+            "--size does not work with --verify or integers, which take images of the network's own size: leave it out"
+        )
+    return bits, per
 
 
 def exported_network(file: Path, steps: int | None) -> SpikingNetwork:

@@ -148,6 +148,14 @@ class Evaluation:
     within: float | None  # points of the ANN's accuracy
     neurons: Sequence[str] = ()  # classes of the file's own neurons
     device: str | None = None
+    exit: float | None = None  # share of answers that early exit promises to agree with the ANN
+    exit_images: int | None = None  # to set its rule on
+
+    def __post_init__(self) -> None:
+        if self.exit is not None and not 0 < self.exit < 1:
+            raise ConfigError(f"--exit must be a share between 0 and 1, such as 0.99, not {self.exit:g}")
+        if self.exit is None and self.exit_images is not None:
+            raise ConfigError("--exit-images is for --exit: add --exit with a share such as 0.99")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,14 @@
 """How good the networks of a file are: the runs that measure it, and the tables that show it."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from torch import Tensor, nn
 
 from spikecal.analysis.energy import Energy
 from spikecal.analysis.evaluate import Evaluation
+from spikecal.analysis.exits import ExitRule
 from spikecal.analysis.summary import POINTS, Summary
 from spikecal.calibration.sweep import StageRecord
 from spikecal.data.card import Card
@@ -53,12 +55,14 @@ def measure(
     strict: bool = False,
     points: float | None = None,
     seconds: Mapping[int, float] | None = None,
+    rules: Mapping[int, ExitRule] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Summary, Unreadable]:
-    """Run every network over the images, with their labels if there are any."""
+    """Run every network over the images, with their labels if there are any; `rules` are for early exit, by T."""
 
     loader: Any = Images(data, card, strict) if data.labels is None else Loader(data, card, BATCH, strict)
-    found = [evaluate(network, loader, progress, ann=ann) for network in networks]
+    exits = rules or {}
+    found = [evaluate(network, loader, progress, ann=ann, exit=exits.get(network.T)) for network in networks]
     return Summary(data.name, split, found, POINTS if points is None else points, seconds or {}), loader.unreadable
 
 
@@ -117,6 +121,9 @@ def steps_table(found: Evaluation) -> Table:
     columns = {"step": [str(t) for t in range(1, found.T + 1)]}
     if found.latency > found.T:
         columns["latency"] = [str(latency) for latency in found.latencies]
+    if found.exits is not None:
+        settled = list(accumulate(found.exits.settled))
+        shares |= {"settled %": [count / found.images for count in settled], "with exit %": found.exits.curve}
     columns |= {name: [percent(share) for share in curve] for name, curve in shares.items() if curve}
     rows = list(zip(*columns.values(), strict=True))
     return Table(f"After every step, network for T = {found.T}", [f">{name}" for name in columns], rows)
