@@ -267,12 +267,12 @@ class TestFindings:
         for source in others.values():
             content = build([(source_with(one, bad), NOTHING), (source_with(source, good), NOTHING)])
             assert content["networks"][content["headline"]]["label"] == "net.snn, T = 8"
-            assert "another original" in content["lead"][-1]
+            assert "different source model" in content["lead"][-1]
             (gap,) = [finding for finding in content["findings"] if "behind" in finding["title"]]
             assert "Use " not in gap["todo"]
         same = build([(source_with(one, bad), NOTHING), (source_with(two, good), NOTHING)])
         assert same["networks"][same["headline"]]["label"] == "net.snn (2), T = 8"
-        assert "another original" not in " ".join(same["lead"])
+        assert "different source model" not in " ".join(same["lead"])
         assert any("Use net.snn (2), T = 8" in finding["todo"] for finding in same["findings"])
 
     def kept(self, score: float) -> dict[str, float | None]:
