@@ -368,7 +368,7 @@ def test_the_ann_is_compared_as_it_is_used_and_left_as_it_was() -> None:
 def test_labels_that_are_not_classes_are_refused() -> None:
     snn = spikecal.convert(residual(), images(4), T=4).snn
     for labels in (torch.zeros(4, 1, dtype=torch.int64), torch.zeros(4, 10)):
-        with pytest.raises(DataError, match="one class number an image"):
+        with pytest.raises(DataError, match="one class number per image"):
             spikecal.evaluate(snn, [(images(4), labels)])
     with pytest.raises(ConfigError, match="result.snn"):
         spikecal.evaluate(residual(), (images(4), torch.zeros(4)))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""How much memory there is, and sizes as people write them."""
+"""Free memory, and sizes as people write them."""
 
 import ctypes
 import os
@@ -15,23 +15,23 @@ from spikecal.errors import ConfigError
 resource: ModuleType | None
 try:
     import resource
-except ImportError:  # no such thing on Windows
+except ImportError:  # not on Windows
     resource = None
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 NO_LIMIT = 2**62
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 NEVER, LARGEST = 2**31 - 1, 2**25  # the largest number it takes, and the largest value that it keeps by itself
-CGROUPS = {  # by the controllers that /proc names: where its groups are, and their files for the limit and the use
+CGROUPS = {  # by the controller in /proc: the folder of its groups, and their files for limit and usage
     "": ("/sys/fs/cgroup", ("memory.max", "memory.current")),
     "memory": ("/sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")),
 }
 
 
 def free_memory(device: Any = None, processes: int = 1) -> int:
-    """Bytes that can be had on a torch device.
+    """Free bytes on a torch device; on a CPU without swapping, within the limits of process and container.
 
-    On a CPU without swapping, within what process and container may use, and as one of so many `processes` at a task.
+    `processes` of one task share the CPU's memory.
     """
     kind = getattr(device, "type", "cpu")
     if kind in ("cuda", "xpu"):
@@ -57,7 +57,7 @@ def _free_on_machine() -> int:
 
 
 def _free_in_container() -> int:
-    """What the control groups of this process leave it, in either version of their files; files cached are free."""
+    """What the control groups of this process leave it, version 1 or 2; cached files count as free."""
     least = NO_LIMIT
     with suppress(OSError, ValueError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -67,7 +67,7 @@ def _free_in_container() -> int:
             top, (limit, used) = CGROUPS[controllers]
             group = Path(top, name.lstrip("/"))
             for folder in (group, *group.parents[: len(group.parts) - len(Path(top).parts)]):
-                with suppress(OSError, ValueError):  # a group without a limit says max, or has no such file
+                with suppress(OSError, ValueError):  # a group without a limit holds "max", or lacks the file
                     free = int((folder / limit).read_text()) - int((folder / used).read_text()) + _cached(folder)
                     least = min(least, free)
     return least
@@ -89,7 +89,7 @@ def _free_in_process() -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory is what an error is about: torch has no class of its own for it on the CPU."""
+    """Whether an error is about memory: torch has no class for that on the CPU."""
     said = str(error)
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "allocate memory" in said
 
@@ -134,6 +134,6 @@ def _return_above(free: int) -> None:
 
 
 def return_freed_memory() -> None:
-    """Give memory that was freed back to the system: glibc keeps it where small values lie between large holes."""
+    """Return freed memory to the system: glibc keeps large holes with small values between them."""
     with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)

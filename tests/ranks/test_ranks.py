@@ -77,7 +77,7 @@ def test_between_network_namespaces(report: dict[str, Any]) -> None:
     [
         ("killed", 1, "no longer answers"),
         ("stopped", 2, "no longer answers"),
-        ("asleep", 0, "has not got on for 20 s"),
+        ("asleep", 0, "has made no progress for 20 s"),
         ("frozen", 0, "no longer answers"),  # where all meet
     ],
 )

@@ -85,7 +85,7 @@ def test_large_images_are_recorded_a_few_steps_at_a_time(monkeypatch: pytest.Mon
 
 def test_what_cannot_be_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     snn = converted()
-    with pytest.raises(DataError, match="no layer of neurons 'relu9'; there are relu"):
+    with pytest.raises(DataError, match="no layer of neurons 'relu9': choose from relu"):
         snn.run(X, record=["relu9"])
     with pytest.raises(DataError, match="name some in record"):
         snn.run(X, potentials=True)
@@ -113,7 +113,7 @@ def test_frames_over_time_are_what_stepping_through_them_gives(wait: int) -> Non
 
 def test_frames_are_one_for_each_step() -> None:
     snn = converted()
-    with pytest.raises(DataError, match=r"are 8 frames \[T, N, ...\], one for each step, not \[7, 4, 2, 8, 8\]"):
+    with pytest.raises(DataError, match=r"must be 8 frames \[T, N, ...\], one per step, not \[7, 4, 2, 8, 8\]"):
         snn.run(torch.zeros(7, 4, 2, 8, 8), over_time=True)
 
 

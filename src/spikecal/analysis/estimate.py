@@ -1,4 +1,4 @@
-"""What a conversion would be made of and what it would take, from one pass of the network."""
+"""Estimate the stages and the cost of a conversion from one pass of the network."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from spikecal.snn.execute import Shapes, shapes_of
 
 @dataclass(frozen=True)
 class Estimate:
-    """Facts of every stage, time and memory of the conversion for one T, and the energy of the network."""
+    """Facts about every stage, time and memory of the conversion for one T, and energy of the network."""
 
     stages: list[dict[str, Any]]
     seconds: float
@@ -34,7 +34,7 @@ class Estimate:
 
 
 def estimate(network: nn.Module, images: Tensor, keep: Sequence[str], T: int, plan: Plan) -> Estimate:
-    """Lower the network and time a pass over `images`; `ConversionError` where it cannot be converted."""
+    """Lower the network and time a pass over `images`; raises `ConversionError` if it cannot be converted."""
     lowered = lower(network, (images[:2],), keep)
     graph, linear = arranged(lowered, (images,), DEFAULT), linear_values(lowered, (images,))
     stages, shapes = partition(graph), shapes_of(graph, (images,))
@@ -45,7 +45,7 @@ def estimate(network: nn.Module, images: Tensor, keep: Sequence[str], T: int, pl
 
 
 def _energy(graph: Graph, images: Tensor, shapes: Shapes, T: int, pipeline: Pipeline) -> Expected:
-    """With the thresholds that the pipeline would find on these images."""
+    """The expected energy, with the thresholds that the pipeline would find on these images."""
     rates = {}
     for name, seen in observe(graph, [(images,)], [shapes], Silent()).items():
         op: Any = graph.nodes[name].op
@@ -55,7 +55,7 @@ def _energy(graph: Graph, images: Tensor, shapes: Shapes, T: int, pipeline: Pipe
 
 
 def passes(plan: Plan, T: int) -> float:
-    """The work of a conversion in passes of the ANN over one image: thresholds, sweeps, iterations, what is tried."""
+    """The work of a conversion in passes of the ANN over one image: thresholds, sweeps, iterations, trials."""
     if isinstance(plan, Auto):
         return plan.times * passes(plan.fixed, T)
     pipeline = plan
@@ -64,7 +64,7 @@ def passes(plan: Plan, T: int) -> float:
 
 
 def peak_bytes(stages: list[Stage], shapes: Shapes, T: int, pipeline: Pipeline) -> int:
-    """The most that lives at once between stages: floats of the ANN, bits of spikes, a float a step at a joint."""
+    """The most alive at once between stages: floats of the ANN, bits of spikes, one float per step at a joint."""
     images = max((c.images for c in pipeline.calibrators), default=MEASURED)
     live: dict[str, int] = {}
     peak = 0
@@ -78,7 +78,7 @@ def peak_bytes(stages: list[Stage], shapes: Shapes, T: int, pipeline: Pipeline) 
 
 
 def bits_per_step(stage: Stage) -> int:
-    """What the cache holds of a neuron for each step, or of a joint."""
+    """Bytes that the cache holds per step of a neuron or a joint."""
     return level_bits(stage.end.op.neuron.alphabet) if isinstance(stage.end.op, Spike) else 32
 
 

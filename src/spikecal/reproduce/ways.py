@@ -1,4 +1,4 @@
-"""How a network is made of a row's pipeline: as `convert` does it, within a latency, or with every layer waiting."""
+"""How a network is made from a row's pipeline: by `convert`, within a latency, or with every layer waiting."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -19,12 +19,12 @@ from spikecal.ranks import current
 from spikecal.snn.network import SpikingNetwork
 
 PAPERS_JOINTS: Joints = "analog"
-PLACEMENTS = 6  # networks that the search for waits tries, and the one it compares with once more
+PLACEMENTS = 6  # networks tried in the search for waits, including the last comparison
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What a network is made of."""
+    """The inputs for making a network."""
 
     model: nn.Module
     images: Any
@@ -38,7 +38,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Made:
-    """A network, what each stage recorded, and which pipeline was kept where it was chosen."""
+    """A network, the records of its stages, and which pipeline was kept if it was chosen."""
 
     snn: SpikingNetwork
     records: list[StageRecord]
@@ -46,23 +46,23 @@ class Made:
 
 
 class Way(ABC):
-    """A way to make a network. Ways are frozen: a cell has one, and is known by what it depends on."""
+    """A way to make a network. Ways are frozen, as they identify cells."""
 
     @abstractmethod
     def make(self, order: Order) -> Made: ...
 
     @abstractmethod
     def depends(self) -> dict[str, Any]:
-        """What a figure depends on beside its pipeline and T."""
+        """What a figure depends on besides its pipeline and T."""
 
     @abstractmethod
     def times(self, plan: Plan) -> float:
-        """How many times what one calibration costs, about."""
+        """The approximate cost as a multiple of one calibration."""
 
 
 @dataclass(frozen=True)
 class Converted(Way):
-    """By `convert`, within a latency such as "+10"; without one no layer waits."""
+    """By `convert`, within a latency such as "+10"; without one, no layer waits."""
 
     latency: str | None = None
 
@@ -93,7 +93,7 @@ class Converted(Way):
 
 @dataclass(frozen=True)
 class TwoPhase(Way):
-    """Every layer waits T - 1 steps, so that it has read all of its input before it fires, and is calibrated so."""
+    """Every layer waits T - 1 steps, so it has read all of its input before it fires, and is calibrated that way."""
 
     def make(self, order: Order) -> Made:
         pipeline = order.plan.fixed
