@@ -11,7 +11,8 @@ from torch import Tensor
 
 from spikecal.calibration.cache import Cache, Train, Value, joined_in_time, over_time, standard, steps_of
 from spikecal.calibration.samples import Sample, Samples
-from spikecal.graph.ops import Spike
+from spikecal.errors import CalibrationError
+from spikecal.graph.ops import Spike, of_channels
 from spikecal.graph.stages import Stage
 from spikecal.ranks import Ranks
 from spikecal.snn.execute import Emission, Memory, Shapes, Want, advance, current, emit, steps_per_call
@@ -328,12 +329,18 @@ class StageView:
         """Mean of `x - mean output` over the first `images` images: `[C]`, or one a neuron `[C, H, W]`."""
         total = sum(self.counts)
         mark, dtype = min(images, total), self.like.dtype
+        if mark not in self.simulation.error_sums:
+            known = ", ".join(f"{n:,}" for n in self.marks)
+            found = f"is known for the images that calibrators ask for ({known}), not for {images:,}: use self.images"
+            raise CalibrationError(self.stage.name, "mean_error", found)
         mean = self.simulation.error_sums[mark] / mark
         if not self.one_size:
             if per == "neuron":
                 self.notes.append("images of several sizes: potential per channel instead of per neuron")
             return mean.to(dtype)
-        if per == "channel":
+        if mean.ndim == 0:  # a number for each image
+            mean = mean.reshape(1)
+        elif per == "channel":
             # positions are what is left of an image's dimensions
             channel = self.channel % (mean.ndim + 1) - 1
             mean = mean.movedim(channel, 0).reshape(mean.shape[channel], -1).mean(1)
@@ -439,7 +446,7 @@ def image_of(row: Tensor, like: Tensor) -> Tensor:
 
 def over_positions(error: Tensor, channel: int) -> Tensor:
     """[C]: sum over images of the mean over positions, so that every image counts the same."""
-    rows = error.movedim(channel, 0).flatten(1).double()
+    rows = of_channels(error, channel).double()
     return rows.sum(1) / (rows.shape[1] / error.shape[0])
 
 
