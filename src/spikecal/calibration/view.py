@@ -11,7 +11,8 @@ from torch import Tensor
 
 from spikecal.calibration.cache import Cache, Train, Value, joined_in_time, over_time, standard, steps_of
 from spikecal.calibration.samples import Sample, Samples
-from spikecal.graph.ops import MaxPool, Spike
+from spikecal.errors import CalibrationError
+from spikecal.graph.ops import MaxPool, Spike, of_channels
 from spikecal.graph.stages import Stage
 from spikecal.ranks import Ranks
 from spikecal.snn.execute import (
@@ -197,7 +198,7 @@ class StageView:
         return self._current(call, 0, self.T, Memory(self.wait))
 
     def _current(self, call: range, start: int, steps: int, memory: Memory) -> Tensor:
-        """Some steps of `current`. Behind a max-pool, which remembers earlier steps, only all steps at once are kept."""
+        """Some steps of `current`. A max-pool remembers earlier steps: behind it only all steps at once are kept."""
         key = (self.stage.name, call.start, f"current{start or ''}")
         held = self.cache.find(key)
         if held is None:
@@ -339,12 +340,18 @@ class StageView:
         """Mean of `x - mean output` over the first `images` images: `[C]`, or per neuron `[C, H, W]`."""
         total = sum(self.counts)
         mark, dtype = min(images, total), self.like.dtype
+        if mark not in self.simulation.error_sums:
+            known = ", ".join(f"{n:,}" for n in self.marks)
+            found = f"is known for the images that calibrators ask for ({known}), not for {images:,}: use self.images"
+            raise CalibrationError(self.stage.name, "mean_error", found)
         mean = self.simulation.error_sums[mark] / mark
         if not self.one_size:
             if per == "neuron":
                 self.notes.append("images of several sizes: potential per channel instead of per neuron")
             return mean.to(dtype)
-        if per == "channel":
+        if mean.ndim == 0:  # one number per image
+            mean = mean.reshape(1)
+        elif per == "channel":
             # positions are the remaining dimensions of an image
             channel = self.channel % (mean.ndim + 1) - 1
             mean = mean.movedim(channel, 0).reshape(mean.shape[channel], -1).mean(1)
@@ -450,7 +457,7 @@ def image_of(row: Tensor, like: Tensor) -> Tensor:
 
 def over_positions(error: Tensor, channel: int) -> Tensor:
     """[C]: sum over images of the mean over positions, so that all images have equal weight."""
-    rows = error.movedim(channel, 0).flatten(1).double()
+    rows = of_channels(error, channel).double()
     return rows.sum(1) / (rows.shape[1] / error.shape[0])
 
 
