@@ -43,6 +43,7 @@ from spikecal.graph.stages import partition
 from spikecal.memory import freed_memory_kept
 from spikecal.phases import Context, histograms, run_phases, set_neurons
 from spikecal.pipeline import AUTO, Effort, Plan
+from spikecal.planning import show_plan
 from spikecal.progress import Watching, watched
 from spikecal.ranks import current, together
 from spikecal.result import Result
@@ -147,6 +148,7 @@ def convert(
             workdir=work,
             ranks=ranks,
         )
+        show_plan(context, plan, [max(allowed) for allowed, _ in choices])
         result = _calibrated(context, plan, choices, timings, dtype, Origin(joints=joints))
     result.describe(images=len(chosen), keep=tuple(keep))
     return result

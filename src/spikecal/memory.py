@@ -31,7 +31,7 @@ CGROUPS = {  # by the controller in /proc: the folder of its groups, and their f
 def free_memory(device: Any = None, processes: int = 1) -> int:
     """Free bytes on a torch device; on a CPU without swapping, within the limits of process and container.
 
-    `processes` of one task share the CPU's memory.
+    With `processes`, the share of one of so many that work on the same task.
     """
     kind = getattr(device, "type", "cpu")
     if kind in ("cuda", "xpu"):

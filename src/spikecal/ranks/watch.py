@@ -17,7 +17,7 @@ COMPUTED = 0.1  # seconds of processor time since the last sign of life that cou
 SEEN_OFF = 8.0  # seconds that the first rank waits for others to read the reason
 ALARMED = 4.0  # seconds of silence once a connection has broken
 ABSENT = 1800.0  # seconds, as in torch: a rank that has not come may be busy with something else
-STOPPED = 5.0  # seconds in which nobody asks for the time: a scheduler has suspended all processes of the job
+STOPPED = 5.0  # seconds without a look at the clock: the scheduler has suspended the whole job
 WAY_OUT = "all ranks end. With a working directory, rerun to resume"
 
 
