@@ -288,7 +288,7 @@ def test_what_is_named_and_is_not_there_is_told(mine: Path) -> None:
     for named, said in (
         ("other.py:A", "there is no file other.py"),
         ("mine.py:A", "mine.py has no class 'A'"),
-        ("nowhere.at.all:A", "module nowhere.at.all is not there"),
+        ("nowhere.at.all:A", "module nowhere.at.all is not installed"),
         ("mine.py:Burst", "not a class that derives from spikecal.Calibrator"),
     ):
         (mine.parent / "p.toml").write_text(f'sweeps = [[{{ kind = "{named}" }}]]')
