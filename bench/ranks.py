@@ -1,4 +1,4 @@
-"""The throughput of two ranks relative to two processes, and bytes sent by ranks; writes bench/results/ranks.json.
+"""The throughput of two ranks relative to two processes, and what ranks send; writes bench/results/ranks.json.
 
     python bench/ranks.py          about six minutes, two processes of one thread each; also the tables of
                                    docs/how-to/distributed.md. Nothing else should run beside it.

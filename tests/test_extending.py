@@ -296,3 +296,52 @@ def test_what_is_named_and_is_not_there_is_told(mine: Path) -> None:
             Pipeline.from_toml("p.toml")
     with pytest.raises(ConfigError, match="'mine.py:Burst' is not part of spikecal"):
         Pipeline.from_dict({"sweeps": [[{"kind": "mine.py:Burst"}]]})
+
+
+class Gain(spikecal.Calibrator):
+    """No dataclass: what it was made with would be in no file, and in no fingerprint of a working directory."""
+
+    def __init__(self, gain: float) -> None:
+        object.__setattr__(self, "gain", gain)
+
+
+def test_settings_that_are_no_fields_are_refused_before_the_work() -> None:
+    with pytest.raises(ConfigError, match=r"Gain cannot be stored: gain is no field of it; make Gain a dataclass"):
+        spikecal.convert(residual(), images(8), T=4, pipeline=Pipeline(sweeps=((Gain(2.0),),)))
+
+
+class Plain(spikecal.Neuron):
+    """Fires, and knows no closed form."""
+
+    def advance(self, current: Tensor, state: Any, cells: spikecal.Cells, steps: int) -> Any:
+        for t in range(steps):
+            state["v"] += current[t if len(current) > 1 else 0]
+            fired = (state["v"] >= cells.theta).to(current.dtype)
+            state["v"] -= cells.theta * fired
+            yield fired
+
+
+def test_what_a_neuron_cannot_do_is_told_by_name() -> None:
+    fine = spikecal.convert(residual(), images(8), T=4, pipeline=Pipeline(rounding="floor", neuron=Plain()))
+    assert fine.snn(images(2)).shape == (2, 5)
+    weights = Pipeline(sweeps=((spikecal.Weights(iterations=1),),), neuron=Plain())
+    with pytest.raises(ConfigError, match=r"Plain neurons cannot do this: Plain has no slope\(\)"):
+        spikecal.convert(residual(), images(8), T=4, pipeline=weights)
+
+
+def test_errors_are_known_for_the_images_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Wrong, "make", staticmethod(lambda view: view.mean_error(3, "channel")), raising=False)
+    with pytest.raises(
+        CalibrationError, match=r"relu_2: mean_error is known for the images .* \(8\), not for 3: use se"
+    ):
+        spikecal.convert(residual(), images(8), T=4, pipeline=Pipeline(sweeps=((Wrong(),),)))
+
+
+def test_a_file_is_imported_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its classes and functions are those of one module, however many of them are named; an edit is another module."""
+    file = tmp_path / "once.py"
+    file.write_text("print('imported')\nimport spikecal\nclass A(spikecal.Neuron): pass\nclass B(A): pass\n")
+    one, two = (load_class(f"{file}:{name}", spikecal.Neuron) for name in "AB")
+    assert issubclass(two, one) and capfd.readouterr().out == "imported\n"
+    file.write_text(file.read_text() + "class C(A): pass\n")
+    assert not issubclass(load_class(f"{file}:C", spikecal.Neuron), one)

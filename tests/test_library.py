@@ -62,6 +62,15 @@ def test_a_result_shows_itself_as_a_table(result: Result) -> None:
     assert re.search(r"^ *T +latency +pipeline +error of the output", str(result.summary()), re.MULTILINE)
 
 
+def test_an_evaluation_shows_itself_in_a_line(result: Result) -> None:
+    found = spikecal.evaluate(result.snn, (images(12, seed=5), LABELS), ann=residual())
+    assert re.fullmatch(
+        r"<spikecal.Evaluation: 12 images, T=4; accuracy [\d.]+ %; ANN [\d.]+ %; agreement [\d.]+ %; "
+        r"energy [\d.]+ %; layers: 4>",
+        repr(found),
+    )
+
+
 def test_names_are_escaped_in_notebooks() -> None:
     class Odd(nn.Sequential):
         pass

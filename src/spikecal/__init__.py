@@ -101,8 +101,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "detection":  # a module with public names of its own
-        return import_module("spikecal.detection")
+    if name in ("detection", "ranks"):  # modules with public names of their own
+        return import_module(f"spikecal.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'spikecal' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -101,8 +101,7 @@ def memory_of(memory: int | str | None, processes: int = 1, device: torch.device
     By default half of what is free on the device; on a CPU, the `processes` of this machine share it.
     """
     if memory is None:
-        sharing = processes if device is None or device.type == "cpu" else 1
-        return free_memory(device) // 2 // sharing
+        return free_memory(device, processes) // 2
     if not isinstance(memory, str):
         return checked_number("memory", memory, 0)
     try:

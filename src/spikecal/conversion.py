@@ -40,8 +40,10 @@ from spikecal.graph.joints import DEFAULT, Joints, checked_joints, staged
 from spikecal.graph.lowering.prepare import unwrapped
 from spikecal.graph.ops import Spike
 from spikecal.graph.stages import partition
+from spikecal.memory import freed_memory_kept
 from spikecal.phases import Context, histograms, run_phases, set_neurons
 from spikecal.pipeline import AUTO, Effort, Plan
+from spikecal.planning import show_plan
 from spikecal.progress import Watching, watched
 from spikecal.ranks import current, together
 from spikecal.result import Result
@@ -55,8 +57,8 @@ logger = logging.getLogger(__name__)
 COUNTED = 0.875  # of the memory to use; the allocator holds the rest without using it
 
 
-@together
 @whatever_the_default
+@together
 @torch.inference_mode(False)
 def convert(
     model: nn.Module,
@@ -133,7 +135,7 @@ def convert(
     identity = partial(_identity, graph, chosen, plan, [choices, seed, list(keep), micro_batch])
     ranks.agree("convert", lambda: {**identity(), "working directory": workdir is not None, "records": records})
     work = None if workdir is None else Workdir(Path(workdir), fingerprint([], identity()), ranks=ranks)
-    with watched(ranks.shown(progress)) as watcher, work or nullcontext():
+    with watched(ranks.shown(progress)) as watcher, work or nullcontext(), freed_memory_kept():
         context = Context(
             ann=graph,
             images=chosen,
@@ -146,6 +148,7 @@ def convert(
             workdir=work,
             ranks=ranks,
         )
+        show_plan(context, plan, [max(allowed) for allowed, _ in choices])
         result = _calibrated(context, plan, choices, timings, dtype, Origin(joints=joints))
     result.describe(images=len(chosen), keep=tuple(keep))
     return result

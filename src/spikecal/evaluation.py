@@ -28,8 +28,8 @@ from spikecal.snn.network import SpikingNetwork
 from spikecal.workdir import fingerprint
 
 
-@together
 @whatever_the_default
+@together
 def evaluate(
     snn: SpikingNetwork,
     data: Any,
@@ -151,9 +151,9 @@ class Seen:
     def __init__(self, ranks: Ranks) -> None:
         self._ranks, self._prints = ranks, list[str]()
 
-    def add(self, images: Tensor, labels: Tensor | None) -> None:
+    def add(self, *given: Tensor | None) -> None:
         if self._ranks.count > 1:
-            self._prints.append(fingerprint([images] if labels is None else [images, labels], []))
+            self._prints.append(fingerprint((tensor for tensor in given if tensor is not None), []))
 
     def check(self, call: str) -> None:
         self._ranks.agree(call, lambda: {"images": fingerprint([], self._prints)})

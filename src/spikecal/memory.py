@@ -3,7 +3,8 @@
 import ctypes
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -19,21 +20,26 @@ except ImportError:  # not on Windows
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 NO_LIMIT = 2**62
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+NEVER, LARGEST = 2**31 - 1, 2**25  # the largest number it takes, and the largest value that it keeps by itself
 CGROUPS = {  # by the controller in /proc: the folder of its groups, and their files for limit and usage
     "": ("/sys/fs/cgroup", ("memory.max", "memory.current")),
     "memory": ("/sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")),
 }
 
 
-def free_memory(device: Any = None) -> int:
-    """Free bytes on a torch device; on a CPU without swapping, within the limits of process and container."""
+def free_memory(device: Any = None, processes: int = 1) -> int:
+    """Free bytes on a torch device; on a CPU without swapping, within the limits of process and container.
+
+    With `processes`, the share of one of so many that work on the same task.
+    """
     kind = getattr(device, "type", "cpu")
     if kind in ("cuda", "xpu"):
         return int(getattr(import_module("torch"), kind).mem_get_info(device)[0])
     if kind == "mps":
         mps = import_module("torch").mps
         return max(0, int(mps.recommended_max_memory()) - int(mps.driver_allocated_memory()))
-    return max(0, min(_free_on_machine(), _free_in_container(), _free_in_process()))
+    return max(0, min(min(_free_on_machine(), _free_in_container()) // processes, _free_in_process()))
 
 
 def _free_on_machine() -> int:
@@ -105,7 +111,29 @@ def parse_bytes(text: str) -> int:
     return int(float(match[1]) * UNITS[match[2].upper()])
 
 
+@contextmanager
+def freed_memory_kept() -> Iterator[None]:
+    """Inside, glibc keeps what is freed for what comes next; at the end it is given back.
+
+    A stage frees hundreds of megabytes that the next one asks for. By itself, glibc returns a part of them, of some
+    processes more than of others, and the system fills every page with zeros again.
+    """
+    _return_above(NEVER)
+    try:
+        yield
+    finally:
+        _return_above(2 * LARGEST)  # as glibc does once a value of that size was freed
+        return_freed_memory()
+
+
+def _return_above(free: int) -> None:
+    """How many free bytes glibc may hold. Values above `LARGEST` are always given back."""
+    with suppress(OSError, AttributeError, TypeError):  # elsewhere there is no such thing
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGEST)
+        ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, free)
+
+
 def return_freed_memory() -> None:
     """Return freed memory to the system: glibc keeps large holes with small values between them."""
-    with suppress(OSError, AttributeError):
+    with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)

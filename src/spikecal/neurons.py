@@ -59,7 +59,7 @@ class Neuron:
 
         `current` is `[steps, N, ...]`, or `[1, N, ...]` if it is the same at every step. `state` is updated in place.
         """
-        raise NotImplementedError
+        raise self._lacks("advance")
 
     def advance_at_once(
         self,
@@ -83,11 +83,14 @@ class Neuron:
 
     def closed_form(self, current: Tensor, cells: Cells, T: int) -> Tensor:
         """The sum of levels after `T` steps of a constant current `[N, ...]`."""
-        raise NotImplementedError
+        raise self._lacks("closed_form")
 
     def slope(self, current: Tensor, cells: Cells, T: int) -> tuple[Tensor, Tensor]:
         """The closed form, and the slope of `theta / T` times it in the current, treating the floor as linear."""
-        raise NotImplementedError
+        raise self._lacks("slope")
+
+    def _lacks(self, method: str) -> ConfigError:
+        return ConfigError(f"{self.name} neurons cannot do this: {type(self).__name__} has no {method}()")
 
 
 @dataclass(frozen=True)

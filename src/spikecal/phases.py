@@ -203,7 +203,7 @@ def sweep(
     used = context.images[: images_of(calibrators)]
     marks = sorted({min(c.images, len(used)) for c in calibrators})
     shapes, size = context.shapes, context.images_per_call(T)
-    working = WORKING_VALUES * 4 * max(CALL_FLOATS, size * min(T, steps_per_call(shapes, size)) * largest_value(shapes))
+    working = working_bytes(shapes, size, T)
     grouped = batches(used, size, marks)
     folder = context.workdir.folder / f"T{T}" / f"sweep{index}" if context.workdir else None
     context.progress.phase(f"T={T}", len(network.stages), per_image * image_passes(calibrators, len(used), T))
@@ -226,6 +226,12 @@ def sweep(
         ).run()
     finally:
         cache.close()
+
+
+def working_bytes(shapes: Shapes, images: int, T: int) -> int:
+    """What one call of so many images holds, beside what is cached."""
+    steps = min(T, steps_per_call(shapes, images))
+    return WORKING_VALUES * 4 * max(CALL_FLOATS, images * steps * largest_value(shapes))
 
 
 def _shapes(graph: Graph, grouped: Sequence[Inputs]) -> list[Shapes]:

@@ -23,6 +23,13 @@ class Progress(Protocol):
 Watching = Progress | Callable[[str, int, int], Any] | bool | None  # what functions take as `progress`
 
 
+def tell(progress: Progress, line: Callable[[], str | None]) -> None:
+    """A line for people, where somebody reads it: watchers may also have a method `say`."""
+    say = getattr(progress, "say", None)
+    if say is not None and (text := line()):
+        say(text)
+
+
 class Silent:
     """Progress that nobody watches."""
 
@@ -56,15 +63,15 @@ class Lines:
     def phase(self, name: str, total: int, seconds: float | None) -> None:
         self._name, self._done, self._total = name, 0, total
         if seconds is not None and seconds >= self._every:
-            self._say(f"{name}: about {duration(seconds)}")
+            self.say(f"{name}: about {duration(seconds)}")
 
     def advance(self, note: str = "") -> None:
         self._done += 1
         if time.monotonic() - self._last >= self._every:
             of = f" of {self._total:,}" if self._total else ""
-            self._say(f"{self._name}: {self._done:,}{of}" + (f", {note}" if note else ""))
+            self.say(f"{self._name}: {self._done:,}{of}" + (f", {note}" if note else ""))
 
-    def _say(self, line: str) -> None:
+    def say(self, line: str) -> None:
         self._stream.write(visible(line) + "\n")
         self._stream.flush()
         self._last = time.monotonic()
@@ -86,6 +93,9 @@ class Bars:
     def advance(self, note: str = "") -> None:
         if self._task is not None:
             self._progress.update(self._task, advance=1, note=visible(note))
+
+    def say(self, line: str) -> None:
+        self._progress.console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         if self._task is not None:

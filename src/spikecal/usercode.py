@@ -97,8 +97,9 @@ def _from_file(path: Path, folders: Sequence[Path]) -> ModuleType:
     path = next((folder / path for folder in folders if (folder / path).is_file()), path)
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
-    place = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:8]  # two folders may have files of the same name
-    name = f"{FROM_FILE}{path.stem}_{place}"
+    name = f"{FROM_FILE}{path.stem}_{_fingerprint(path)}"
+    if name in sys.modules:
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} is not a Python file")
@@ -108,8 +109,18 @@ def _from_file(path: Path, folders: Sequence[Path]) -> ModuleType:
         with _importing_from(str(path.resolve().parent)):  # the file may import its neighbours
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
+        del sys.modules[name]
         raise ConfigError(f"{path} cannot be imported: {type(error).__name__}: {first_line(error)}") from error
     return module
+
+
+def _fingerprint(path: Path) -> str:
+    """Of a file's place, for files of one name may be in two folders, and of its text: after an edit it is another."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    return hashlib.sha256(os.fsencode(path.resolve()) + b"\0" + text).hexdigest()[:16]
 
 
 def _from_package(name: str) -> ModuleType:

@@ -35,7 +35,7 @@ def test_export_and_verify(run: Run, converted: Path) -> None:
 
 def test_what_is_wrong(run: Run, converted: Path) -> None:
     assert "-o" in run("export", "net.snn")[2]
-    fails(run("export", "net.snn", "-o", "net.txt"), "say which format it is to have, one of nir (.nir), onnx (.onnx)")
+    fails(run("export", "net.snn", "-o", "net.txt"), "give the format, one of nir (.nir), onnx (.onnx)")
     fails(run("export", "net.snn", "-o", "net.snn", "--to", "nir"), "already used by the same command")
     fails(run("export", "net.snn", "-o", "net.py", "-T", 5), "5")
     fails(run("export", "net.snn", "-o", "none/net.py"), "there is no folder")
@@ -83,7 +83,7 @@ def test_chips(run: Run, converted: Path) -> None:
     assert json.loads(out)["fits"] is False and json.loads(out)["limits"]["kernel"]["value"] == 16
     refused = run("export", "net.snn", "-o", "net.py", "--target", "speck")
     fails(
-        refused, "net.snn does not fit SynSense Speck 2f (DYNAP-CNN): 2: it reads an image, and the chip takes events"
+        refused, "net.snn does not fit SynSense Speck 2f (DYNAP-CNN): 2: it reads an image, but the chip takes events"
     )
     code, out, _ = run("export", "net.snn", "-o", "net.py", "--target", "generic", "--json")
     assert code == 0 and json.loads(out)["bits"] == 8

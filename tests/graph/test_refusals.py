@@ -55,7 +55,7 @@ def test_clips_in_other_forms_are_told_the_one_that_converts(clip):
         def forward(self, x):
             return clip(x)
 
-    with pytest.raises(ConversionError, match=r"such as PACT's, write torch.clamp\(x, 0, alpha\)"):
+    with pytest.raises(ConversionError, match=r"such as PACT's, write x.relu\(\).clamp\(max=alpha\), which converts"):
         lower(Clipped(), IMAGES)
 
 

@@ -501,9 +501,13 @@ def test_only_what_was_measured_is_said_to_look_right(content: dict[str, Any], m
     assert ("accuracy is unknown: no image" in page) is not measured
 
 
-@pytest.mark.parametrize(("analog", "advice"), [(0.8, "--joints signed"), (0.1, "Use fewer steps")])
-def test_advice_on_energy_fits_the_cause(analog: float, advice: str) -> None:
+@pytest.mark.parametrize(
+    ("analog", "even", "advice"),
+    [(0.8, 2.0, "--joints signed"), (0.1, 2.0, "Use fewer steps"), (0.1, 0.3, "Fewer steps do not help")],
+)
+def test_advice_on_energy_fits_the_cause(analog: float, even: float, advice: str) -> None:
     layers = [{"name": "a", "energy": analog, "analog": ["conv"]}, {"name": "b", "energy": 1 - analog}]
-    dear = {"id": 0, "T": 32, "label": "net", "energy": 1.8, "break_even": 2.0, "layers": layers}
+    dear = {"id": 0, "T": 32, "label": "net", "energy": 1.8, "break_even": even, "layers": layers}
     found = _energy([dear])
-    assert found is not None and found["todo"].startswith(("Convert", "Use")) and advice in found["todo"]
+    assert found is not None and found["todo"].startswith(("Convert", "Use", "Fewer")) and advice in found["todo"]
+    assert ("Both cost the same" in found["text"]) is (even >= 1)

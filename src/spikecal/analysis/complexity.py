@@ -8,7 +8,7 @@ from torch import Tensor
 
 from spikecal.calibration.calibrators import Bias, Potential, Weights
 from spikecal.graph.graph import Graph
-from spikecal.graph.ops import Joint, Spike
+from spikecal.graph.ops import Joint, Spike, channels_of
 from spikecal.graph.stages import Stage, partition
 from spikecal.result import Result
 from spikecal.snn.execute import Shapes, shapes_of
@@ -64,4 +64,4 @@ def parameter_bytes(graph: Graph, inputs: Sequence[Tensor]) -> dict[str, int]:
 def _channels(stage: Stage, shapes: Shapes) -> int:
     op = stage.end.op
     assert isinstance(op, (Spike, Joint))
-    return shapes[stage.name][op.channel]
+    return channels_of(op, shapes[stage.name])

@@ -22,7 +22,7 @@ from spikecal.calibration.images import batches, collect
 from spikecal.errors import ConfigError
 from spikecal.graph.graph import Graph, describe
 from spikecal.graph.joints import staged
-from spikecal.graph.ops import Joint, Spike
+from spikecal.graph.ops import Joint, Spike, of_channels
 from spikecal.graph.stages import Stage, partition
 from spikecal.progress import Progress
 from spikecal.snn.execute import Emission, Shapes, Want, analog, images_per_call, shapes_of
@@ -246,12 +246,9 @@ class _Tally:
 
     def _rows(self, values: Tensor) -> Tensor:
         """`[C, images x positions]` in float64."""
-        return values.movedim(self._channel(), 0).flatten(1).double()
-
-    def _channel(self) -> int:
         op = self.stage.end.op
         assert isinstance(op, (Spike, Joint))
-        return op.channel
+        return of_channels(values, op.channel).double()
 
     def result(self, depth: int, images: int, T: int) -> LayerErrors:
         op = self.stage.end.op

@@ -2,22 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from torch import Tensor, nn
 
-from spikecal.calibration.cache import level_bits
 from spikecal.calibration.expected import Expected, expected_energy, expected_rate
 from spikecal.calibration.sweep import observe
 from spikecal.clock import fastest
 from spikecal.graph.graph import Graph
 from spikecal.graph.joints import DEFAULT, LinearValues, arranged, linear_values
 from spikecal.graph.lowering.lower import lower
-from spikecal.graph.ops import Spike
-from spikecal.graph.stages import Stage, last_uses, partition
-from spikecal.phases import MEASURED, image_passes, images_of
-from spikecal.pipeline import Auto, Pipeline, Plan
+from spikecal.graph.stages import Stage, partition
+from spikecal.phases import MEASURED
+from spikecal.pipeline import Pipeline, Plan
+from spikecal.planning import passes, peak_bytes
 from spikecal.progress import Silent
 from spikecal.snn.execute import Shapes, shapes_of
 
@@ -41,7 +39,7 @@ def estimate(network: nn.Module, images: Tensor, keep: Sequence[str], T: int, pl
     seconds = fastest(lambda: graph.run(images)) / len(images) * passes(plan, T)
     facts = [_facts(stage, shapes) for stage in stages]
     energy = _energy(graph, images, shapes, T, plan.fixed)
-    return Estimate(facts, seconds, peak_bytes(stages, shapes, T, plan.fixed), linear, energy)
+    return Estimate(facts, seconds, peak_bytes(stages, shapes, T, _swept(plan.fixed)), linear, energy)
 
 
 def _energy(graph: Graph, images: Tensor, shapes: Shapes, T: int, pipeline: Pipeline) -> Expected:
@@ -54,32 +52,9 @@ def _energy(graph: Graph, images: Tensor, shapes: Shapes, T: int, pipeline: Pipe
     return expected_energy(graph, shapes, rates, T)
 
 
-def passes(plan: Plan, T: int) -> float:
-    """The work of a conversion in passes of the ANN over one image: thresholds, sweeps, iterations, trials."""
-    if isinstance(plan, Auto):
-        return plan.times * passes(plan.fixed, T)
-    pipeline = plan
-    phases = pipeline.sweeps or ((),)
-    return pipeline.threshold.images + sum(image_passes(phase, images_of(phase), T) for phase in phases)
-
-
-def peak_bytes(stages: list[Stage], shapes: Shapes, T: int, pipeline: Pipeline) -> int:
-    """The most alive at once between stages: floats of the ANN, bits of spikes, one float per step at a joint."""
-    images = max((c.images for c in pipeline.calibrators), default=MEASURED)
-    live: dict[str, int] = {}
-    peak = 0
-    for stage, freed in zip(stages, last_uses(stages), strict=True):
-        count = prod(shapes[stage.name][1:]) * images
-        live[stage.name] = 4 * count + T * count * bits_per_step(stage) // 8
-        peak = max(peak, sum(live.values()))
-        for name in freed:
-            live.pop(name, None)
-    return peak
-
-
-def bits_per_step(stage: Stage) -> int:
-    """Bytes that the cache holds per step of a neuron or a joint."""
-    return level_bits(stage.end.op.neuron.alphabet) if isinstance(stage.end.op, Spike) else 32
+def _swept(pipeline: Pipeline) -> int:
+    """Images of the largest sweep."""
+    return max((c.images for c in pipeline.calibrators), default=MEASURED)
 
 
 def _facts(stage: Stage, shapes: Shapes) -> dict[str, Any]:

@@ -29,7 +29,7 @@ EXACT = 1e-9  # rounding of floats that stand for shares of images
 SAME = 1e-4  # of a tensor's norm: how much folding a batch normalisation may differ between machines
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """`accuracy[t - 1]` is the share of correct answers after t steps, `agreement[t - 1]` that of the ANN's answers.
 
@@ -56,6 +56,16 @@ class Evaluation:
     def __post_init__(self) -> None:
         for name in ("latency", "interval"):
             object.__setattr__(self, name, getattr(self, name) or self.T)
+
+    def __repr__(self) -> str:
+        shares = {
+            "accuracy": self.accuracy[-1] if self.accuracy else None,
+            "ANN": self.ann,
+            "agreement": self.agreement[-1] if self.agreement else None,
+            "energy": None if self.energy is None else self.energy.ratio,
+        }
+        told = "".join(f"; {name} {100 * share:.2f} %" for name, share in shares.items() if share is not None)
+        return f"<spikecal.Evaluation: {self.images:,} images, T={self.T}{told}; layers: {len(self.rates)}>"
 
     @property
     def latencies(self) -> list[int]:

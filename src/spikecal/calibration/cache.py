@@ -172,11 +172,17 @@ class Cache:
         return self._memory.get(key)
 
     def free(self, name: str, what: str = "*") -> None:
-        for key in [k for k in self._memory if k[0] == name and what in ("*", k[2])]:
+        """Let go of all that is kept of a boundary, or of one kind of it."""
+        for key in [k for k in self._memory if k[0] == name and (what == "*" or k[2].startswith(what))]:
             self._drop(key)
         if self.folder or self._temporary:
             for path in self._directory().glob(f"{_file_name(name)}-*.{what}"):
                 path.unlink(missing_ok=True)
+
+    def forget_current(self, name: str, batch: int) -> None:
+        """Let go of all parts of one current."""
+        for key in [k for k in self._memory if k[:2] == (name, batch) and _again(k)]:
+            self._drop(key)
 
     def close(self) -> None:
         self._memory.clear()
@@ -201,7 +207,7 @@ class Cache:
 
 def _again(key: Key) -> bool:
     """Whether a value can be recomputed."""
-    return key[2] == "current"
+    return key[2].startswith("current")
 
 
 def over_time(value: Value) -> Tensor:

@@ -76,7 +76,7 @@ def variance(name: str, targets: Outputs) -> float:
 
 
 def _squares(target: Tensor, output: Tensor) -> Tensor:
-    return (target - output).double().flatten(1).square().mean(1)
+    return (target - output).double().reshape(len(target), -1).square().mean(1)
 
 
 def standard_error(differences: Tensor) -> float:

@@ -1,7 +1,7 @@
 """The sweep: front to back, each stage simulated on the spikes of the stages before it, and calibrated once."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -72,16 +72,18 @@ def observe(
                     raise DataError(f"{stage.name}: {error} in the ANN: its weights are too large") from error
                 found[stage.name] = found[stage.name].merge(seen)
         progress.advance()
-    return {name: _over_ranks(histogram, ranks) for name, histogram in found.items()}
+    return dict(_over_ranks(found, ranks)) if ranks.count > 1 and found else found
 
 
-def _over_ranks(own: Histogram, ranks: Ranks) -> Histogram:
+def _over_ranks(found: dict[str, Histogram], ranks: Ranks) -> Iterator[tuple[str, Histogram]]:
     """Merge with those of all other ranks: counts are integers, so the order does not matter."""
-    if ranks.count == 1:
-        return own
-    exponent = ranks.largest(own.exponent)
-    counts = ranks.counted(torch.cat([own.widened(exponent), own.clipped[:, None]], 1))
-    return Histogram(counts[:, :-1].contiguous(), exponent, ranks.largest(own.maximum), counts[:, -1].contiguous())
+    widths = [len(own.maximum) for own in found.values()]
+    maxima = ranks.largest(torch.cat([own.maximum for own in found.values()])).split(widths)
+    exponents = ranks.largest(torch.cat([own.exponent for own in found.values()])).split(widths)
+    for (name, own), maximum, exponent in zip(found.items(), maxima, exponents, strict=True):
+        counts = ranks.counted(torch.cat([own.widened(exponent), own.clipped[:, None]], 1))
+        inside, clipped = counts[:, :-1].contiguous(), counts[:, -1].contiguous()
+        yield name, Histogram(inside, exponent.clone(), maximum.clone(), clipped)
 
 
 @dataclass

@@ -111,7 +111,7 @@ class MMSE(Threshold):
         lump = histogram.clipped.double()
         top = ((maximum / edges[:, 1]).ceil().long() - 1).clamp(min=0)
         counts.scatter_add_(1, top[:, None], -lump[:, None])
-        shares = torch.arange(1, self.grid + 1, device=edges.device) / self.grid  # theta / max
+        shares = torch.arange(1, self.grid + 1, dtype=torch.float32, device=edges.device) / self.grid  # theta / max
         rows = max(1, TOGETHER // counts.shape[1])  # channels at a time
         best = [
             self._best(shares, *parts, T, quantiser)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from spikecal.errors import CalibrationError
+from spikecal.graph.ops import channels_of
 from spikecal.graph.stages import Stage
 
 
@@ -50,7 +51,7 @@ class Allowed:
         """The update in the stage's precision and on its device, or a CalibrationError."""
         if not isinstance(update, Update):
             self._refuse(f"returned {_kind(update)}, not an Update")
-        channels = self.shape[self.stage.end.op.channel]  # type: ignore[index]
+        channels = channels_of(self.stage.end.op, self.shape)  # type: ignore[arg-type]
         per_channel: list[tuple[int, ...]] = [(channels,), (1,)]
         per_neuron = [tuple(self.shape[1:])] if self.one_size else []
         shapes: dict[str, list[tuple[int, ...]]] = {

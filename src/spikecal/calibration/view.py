@@ -11,7 +11,8 @@ from torch import Tensor
 
 from spikecal.calibration.cache import Cache, Train, Value, joined_in_time, over_time, standard, steps_of
 from spikecal.calibration.samples import Sample, Samples
-from spikecal.graph.ops import Spike
+from spikecal.errors import CalibrationError
+from spikecal.graph.ops import MaxPool, Spike, of_channels
 from spikecal.graph.stages import Stage
 from spikecal.ranks import Ranks
 from spikecal.snn.execute import (
@@ -19,7 +20,6 @@ from spikecal.snn.execute import (
     Memory,
     Shapes,
     Want,
-    advance,
     charging_current,
     current,
     emit,
@@ -195,12 +195,17 @@ class StageView:
 
     def current(self, call: range) -> Tensor:
         """What arrives at the neurons with the stage's current weights, `[T or 1, N, ...]`."""
-        key = (self.stage.name, call.start, "current")
+        return self._current(call, 0, self.T, Memory(self.wait))
+
+    def _current(self, call: range, start: int, steps: int, memory: Memory) -> Tensor:
+        """Some steps of `current`. A max-pool remembers earlier steps: behind it only all steps at once are kept."""
+        key = (self.stage.name, call.start, f"current{start or ''}")
         held = self.cache.find(key)
         if held is None:
-            values = {n: self.arriving(n, call, 0, self.T) for n in self.stage.inputs}
-            held = charging_current(self.stage, values, self.T, self.shapes[call.start], Memory(self.wait))
-            self.cache.put(key, held)
+            values = {n: self.arriving(n, call, start, steps) for n in self.stage.inputs}
+            held = charging_current(self.stage, values, steps, self.shapes[call.start], memory)
+            if steps == self.T or not any(isinstance(node.op, MaxPool) for node in self.stage.nodes):
+                self.cache.put(key, held)
         return over_time(held)
 
     def forget_currents(self) -> None:
@@ -271,6 +276,8 @@ class StageView:
                 spikes.add(emission.spikes)
             for batch, part in self._passed_on(call, emission) if keep and emission.steps else ():
                 kept[batch].append(part)
+        if keep:
+            self.cache.forget_current(self.stage.name, call.start)  # nothing comes after the run that is kept
         for batch, parts in kept.items() if keep else ():
             self.cache.put((self.stage.name, batch, "snn"), joined_in_time(parts, self.at_once))
         op = self.stage.end.op
@@ -290,17 +297,12 @@ class StageView:
         return total.value * (op.height(total.value.ndim) / self.T)
 
     def _emissions(self, call: range, want: Want, stage: Stage | None = None) -> Iterator[Emission]:
-        """What the stage emits in all T steps; currents are kept between runs if all steps fit at once."""
+        """What the stage emits in all T steps; currents are kept between runs where there is room."""
         memory, stage = Memory(self.wait), stage or self.stage
-        self.ranks.beat()
-        if self.at_once >= self.T:
-            yield emit(stage, self.current(call), self.T, memory, want, self.wait)
-            return
         for start, steps in self._parts():
-            values = {name: self.arriving(name, call, start, steps) for name in self.stage.inputs}
             flush = self.wait if start + steps == self.T else 0
             self.ranks.beat()
-            yield advance(stage, values, steps, self.shapes[call.start], memory, want, flush)
+            yield emit(stage, self._current(call, start, steps, memory), steps, memory, want, flush)
 
     def _passed_on(self, call: range, emission: Emission) -> Iterator[tuple[int, Value]]:
         """The output of each micro-batch, as the cache keeps it."""
@@ -338,12 +340,18 @@ class StageView:
         """Mean of `x - mean output` over the first `images` images: `[C]`, or per neuron `[C, H, W]`."""
         total = sum(self.counts)
         mark, dtype = min(images, total), self.like.dtype
+        if mark not in self.simulation.error_sums:
+            known = ", ".join(f"{n:,}" for n in self.marks)
+            found = f"is known for the images that calibrators ask for ({known}), not for {images:,}: use self.images"
+            raise CalibrationError(self.stage.name, "mean_error", found)
         mean = self.simulation.error_sums[mark] / mark
         if not self.one_size:
             if per == "neuron":
                 self.notes.append("images of several sizes: potential per channel instead of per neuron")
             return mean.to(dtype)
-        if per == "channel":
+        if mean.ndim == 0:  # one number per image
+            mean = mean.reshape(1)
+        elif per == "channel":
             # positions are the remaining dimensions of an image
             channel = self.channel % (mean.ndim + 1) - 1
             mean = mean.movedim(channel, 0).reshape(mean.shape[channel], -1).mean(1)
@@ -449,7 +457,7 @@ def image_of(row: Tensor, like: Tensor) -> Tensor:
 
 def over_positions(error: Tensor, channel: int) -> Tensor:
     """[C]: sum over images of the mean over positions, so that all images have equal weight."""
-    rows = error.movedim(channel, 0).flatten(1).double()
+    rows = of_channels(error, channel).double()
     return rows.sum(1) / (rows.shape[1] / error.shape[0])
 
 

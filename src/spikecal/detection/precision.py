@@ -14,8 +14,10 @@ from spikecal.analysis.energy import Energy
 from spikecal.data.images import Unreadable, UnreadableImage, none_readable
 from spikecal.detection.boxes import BoxData, Target
 from spikecal.errors import ConfigError, DataError
+from spikecal.evaluation import Seen
 from spikecal.progress import Progress, Silent, Watching, watched
 from spikecal.ranks import current
+from spikecal.workdir import fingerprint
 
 Detections = dict[str, Tensor]  # output of torchvision's detectors for an image: boxes [n, 4], labels [n], scores [n]
 
@@ -52,6 +54,8 @@ def detect_all(
 ) -> tuple[list[Detections], list[Target]]:
     """A detector's findings in the readable images, and the true boxes; other images go into `unreadable`."""
     progress, ranks = progress or Silent(), current()
+    seen = Seen(ranks)
+    ranks.agree("evaluate", lambda: {"network": fingerprint(detector.state_dict().values(), [])})
     progress.phase("detect", len(data), None)
     own: dict[str, Tensor] = {}  # what this rank finds, by the image's number and the kind
     truth: list[Target] = []
@@ -59,8 +63,10 @@ def detect_all(
         if number % ranks.count == ranks.rank:
             own |= {f"{number} {what}": value.cpu() for what, value in detect(detector, image).items()}
         ranks.beat()
+        seen.add(image, target.boxes, target.labels, target.ignored)
         truth.append(target)
         progress.advance()
+    seen.check("evaluate")
     found: list[Detections] = [{} for _ in truth]
     for tensors, _ in ranks.gathered(own):
         for name, value in tensors.items():

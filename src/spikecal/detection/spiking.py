@@ -27,6 +27,7 @@ from spikecal.graph.joints import DEFAULT, Joints
 from spikecal.graph.lowering.prepare import SMALL_TYPES
 from spikecal.pipeline import AUTO, Auto, Effort, Plan, resolve_plan
 from spikecal.progress import Watching
+from spikecal.ranks import current, together
 from spikecal.result import Result
 from spikecal.snn.file import load as load_network
 from spikecal.snn.network import READOUTS, Readout, SpikingNetwork
@@ -231,19 +232,24 @@ def _spiking_body(detector: nn.Module) -> SpikingBody:
 
 
 @whatever_the_default
+@together
 def evaluate(detector: nn.Module, data: Any, progress: Watching = None, *, device: Device = None) -> Precision:
     """mAP of a detector on images with boxes; with a spiking body also its spikes and energy.
 
     `data`: `BoxData`, or pairs of an image [3, H, W] in 0..1 and a dict of its `boxes` and `labels`.
     """
-    detector, data = placed(detector, device_of(device)), as_boxes(data)
+    detector, data, ranks = placed(detector, device_of(device)), as_boxes(data), current()
+    progress = ranks.shown(progress)
     body = next((module for module in detector.modules() if isinstance(module, SpikingBody)), None)
     if body is None:
         return precision.evaluate(detector, data, progress)
     body.meter = EnergyMeter(body.network)
     try:
         found = precision.evaluate(detector, data, progress)
-        return replace(found, energy=body.meter.result())
+        whole = EnergyMeter(body.network)
+        for _, tallied in ranks.gathered({}, body.meter.tallies()):
+            whole.merge(tallied)
+        return replace(found, energy=whole.result())
     finally:
         body.meter = None
 

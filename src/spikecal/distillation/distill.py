@@ -106,9 +106,9 @@ class Distilled:
 Report = Callable[[int, int, Losses], None]  # a finished batch, the number of batches, and its losses
 
 
+@whatever_the_default
 @together
 @torch.inference_mode(False)
-@whatever_the_default
 def distill(
     model: nn.Module | Sequence[nn.Module],
     n: int = IMAGES,
@@ -137,7 +137,8 @@ def distill(
     n, seed = checked_number("n", n, 1, 2**63), checked_number("seed", seed, 0, 2**63)
     teachers = _teachers(model, card, size, device_of(device))
     shape = (_channels(teachers[0], channels), *_size(teachers[0].card))
-    room = free_memory(teachers[0].device)
+    ranks = current()
+    room = free_memory(teachers[0].device, ranks.neighbours)
     room = room if memory is None else min(memory_of(memory), room)
     if n * math.prod(shape) * PIXEL > room:
         raise ConfigError(f"{n:,} images of shape {shape} do not fit into {_gigabytes(room)}: give a smaller n")
@@ -147,7 +148,6 @@ def distill(
     made = [max(count, min(LEAST, batch)) for count in parts]
     labels = _labels(sum(made), teachers[0].classes, seed)
 
-    ranks = current()
     identity = partial(_identity, teachers, [asdict(settings), n, list(shape), made, seed])
     ranks.agree("distill", lambda: {**identity(), "working directory": workdir is not None})
     store = None

@@ -1,4 +1,4 @@
-"""The reference run of a network in whole numbers: int64 sums, and accumulators that saturate."""
+"""The reference run of a network in integers: int64 sums, and accumulators that saturate."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ from spikecal.export.simulate import Trains
 
 @dataclass(frozen=True)
 class Accumulated:
-    """What a run in whole numbers did: its trains, and how often a potential left the accumulator's range."""
+    """The result of an integer run: its trains, and how often a potential left the accumulator's range."""
 
     trains: Trains
     saturated: int
@@ -74,7 +74,7 @@ def accumulate(made: Integers, images: Tensor, width: int = 32) -> Accumulated:
 
 
 def _fire(netlist: Netlist, node: Neurons, x: Tensor, unit: Tensor, limit: int) -> tuple[Tensor, int]:
-    """The levels of neurons for whole currents `[latency, N, C, ...]`, and how often a potential left its range."""
+    """The levels of neurons for integer currents `[latency, N, C, ...]`, and how often a potential left its range."""
     sides = (1,) * (len(node.shape) - 1)
     theta = unit.expand(node.shape[0]).reshape(-1, *sides)
     reaches = None if node.reach is None else node.reach.double().reshape(len(x), -1, *sides) * theta
@@ -96,7 +96,7 @@ def _fire(netlist: Netlist, node: Neurons, x: Tensor, unit: Tensor, limit: int) 
 
 
 def _signed(v: Tensor, reach: Tensor) -> Tensor:
-    """+1 where `v >= reach` and -1 where `v < -reach`; potentials are whole, so whole numbers do for both."""
+    """+1 where `v >= reach` and -1 where `v < -reach`; potentials are integers, so integer bounds suffice."""
     return (v >= reach.ceil().long()).long() - (v < -reach.floor().long()).long()
 
 

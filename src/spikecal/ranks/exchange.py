@@ -2,7 +2,6 @@
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -89,7 +88,7 @@ class Exchange:
                 self._done.put((None, error))
 
     def _do(self, order: Callable[[], Value]) -> Value:
-        self._watch.waiting = time.monotonic()
+        self._watch.waiting = self._watch.now()
         self._orders.put((order, torch.is_inference_mode_enabled()))
         try:
             while True:

@@ -113,8 +113,11 @@ class Group(Ranks):
     def beat(self) -> None:
         self._watch.moves += 1
 
+    def leave(self) -> bool:
+        return self._watch.leave()
+
     def alone(self) -> Ranks:
-        return _Apart(self._watch)
+        return _Apart(self._watch, self.neighbours)
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -163,8 +166,8 @@ class _Passed(Sum):
 class _Apart(Ranks):
     """One rank of a group that works by itself, but is still watched."""
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
+    def __init__(self, watch: Watch, neighbours: int) -> None:
+        self._watch, self.neighbours = watch, neighbours
 
     def beat(self) -> None:
         self._watch.moves += 1

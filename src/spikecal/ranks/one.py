@@ -96,6 +96,10 @@ class Ranks:
         """This rank alone, while others do something else."""
         return self
 
+    def leave(self) -> bool:
+        """Tell the others that this rank ends; whether it is the one to say aloud why."""
+        return True
+
     @contextmanager
     def working(self) -> Iterator[None]:
         """Watch this rank inside; an error here ends the others as well."""

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -73,17 +73,17 @@ def process_group() -> Iterator[Ranks]:
     """The process group of a command started as one of several by torchrun, or anything that sets its variables."""
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    if os.environ["RANK"] == "0":
-        signal.signal(signal.SIGTERM, _stop)
     try:
         dist.init_process_group(backend())
     except (ValueError, RuntimeError) as error:
         raise RankError(f"the ranks cannot connect ({first_line(error)}): start them with torchrun") from error
     ranks = current()
+    signal.signal(signal.SIGTERM, partial(_stop, ranks))
     with ranks.working():
         yield ranks
     dist.destroy_process_group()
 
 
-def _stop(*_: Any) -> None:
-    raise RankError(f"stopped by SIGTERM, as launchers do when another rank has failed; {WAY_OUT}")
+def _stop(ranks: Ranks, *_: Any) -> None:
+    told = f"stopped by SIGTERM, as launchers do when another rank has failed; {WAY_OUT}"
+    raise RankError(told, tell=ranks.leave())

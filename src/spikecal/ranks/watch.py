@@ -17,7 +17,23 @@ COMPUTED = 0.1  # seconds of processor time since the last sign of life that cou
 SEEN_OFF = 8.0  # seconds that the first rank waits for others to read the reason
 ALARMED = 4.0  # seconds of silence once a connection has broken
 ABSENT = 1800.0  # seconds, as in torch: a rank that has not come may be busy with something else
+STOPPED = 5.0  # seconds without a look at the clock: the scheduler has suspended the whole job
 WAY_OUT = "all ranks end. With a working directory, rerun to resume"
+
+
+class Clock:
+    """Seconds, without those in which this process was stopped: others of the same job were stopped as well."""
+
+    def __init__(self) -> None:
+        self._last, self._stopped = time.monotonic(), 0.0
+        self._lock = threading.RLock()  # a signal's handler may ask in between
+
+    def now(self) -> float:
+        with self._lock:
+            before, self._last = self._last, time.monotonic()
+            if self._last - before > STOPPED:
+                self._stopped += self._last - before
+            return self._last - self._stopped
 
 
 class Watch:
@@ -36,7 +52,8 @@ class Watch:
         self.failure = -1, ""  # of a call on another rank
         self._store = dist.distributed_c10d.PrefixStore("spikecal", store)
         self._seen: dict[tuple[int, int], tuple[str, float]] = {}
-        self._answered = time.monotonic()
+        self.now = Clock().now
+        self._answered = self.now()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -64,12 +81,19 @@ class Watch:
     def check(self) -> None:
         """Raise if the task cannot go on."""
         answered = True
-        if self.verdict is None and time.monotonic() - self._answered > SILENT:
+        if self.verdict is None and not self._answers():
             self.verdict, answered = "rank 0 no longer answers: it was stopped, or its machine is cut off", False
         if self.verdict is None and self.failure[0] == self.calls:
             self.verdict = self.failure[1]
         if self.verdict is not None:
             raise RankError(f"{self.verdict}; {WAY_OUT}", tell=not answered or self._take_leave())
+
+    def leave(self) -> bool:
+        """As a launcher wants it: tell the others that this rank ends; whether it is the one to say so aloud."""
+        return not self._answers() or self._take_leave()
+
+    def _answers(self) -> bool:
+        return self.now() - self._answered <= SILENT
 
     def _take_leave(self) -> bool:
         """Tell the others that this rank has heard; returns whether it is the one to report it."""
@@ -117,7 +141,7 @@ class Watch:
                     self.failure = call, self._store.get(f"call {call}").decode()
                 for other in range(self.count) if self.rank == 0 or self.alarmed else (0,):
                     self._look_at(other)
-                self._answered = time.monotonic()
+                self._answered = self.now()
                 if self._closed.wait(PERIOD):
                     return
         except Exception:  # stores raise different kinds
@@ -125,7 +149,7 @@ class Watch:
 
     def _look_at(self, other: int) -> None:
         if not self._store.check([str(other)]):
-            if self.waiting is not None and time.monotonic() - self.waiting > ABSENT:
+            if self.waiting is not None and self.now() - self.waiting > ABSENT:
                 self._store.compare_set("verdict", "", f"rank {other} has not come for {ABSENT / 60:.0f} minutes")
             return
         limits = (ALARMED if self.alarmed else SILENT), STUCK
@@ -133,7 +157,7 @@ class Watch:
             f"rank {other} no longer answers: it was killed or stopped, or its machine is cut off",
             f"rank {other} has made no progress for {STUCK:.0f} seconds",
         )
-        now = time.monotonic()
+        now = self.now()
         for kind, told in enumerate(self._store.get(str(other)).decode().split()):
             known, since = self._seen.get((other, kind), ("", 0.0))
             if told != known:

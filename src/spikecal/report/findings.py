@@ -216,13 +216,16 @@ def _energy(networks: Sequence[Facts]) -> Finding | None:
     even = min((n["break_even"] for n in dear if n["break_even"] is not None), default=None)
     names = _named(dear, networks)
     text = f"{names}: costs more energy than the original, by counted operations."
-    if even is not None:
+    if even is not None and even >= 1:
         text += f" At these firing rates, both cost the same at about {steps(round(even))}."
     read = [(n, row) for n in dear for row in n["layers"] if row.get("analog")]
     if sum(_share(row, "energy") for n, row in read if n is dear[0]) >= 0.5:  # fewer steps would help little
         todo = "Convert with --joints signed: most energy goes to layers that multiply currents at every step."
         return _finding("warning", "No energy is saved", text, todo, read)
-    return _finding("warning", "No energy is saved", text, "Use fewer steps, or stop as soon as the answer is stable.")
+    todo = "Use fewer steps, or stop as soon as the answer is stable."
+    if even is not None and even < 1:
+        todo = "Fewer steps do not help: one step of spikes costs more than the layers that read them in the original."
+    return _finding("warning", "No energy is saved", text, todo)
 
 
 def _analog(networks: Sequence[Facts]) -> Finding | None:

@@ -7,15 +7,15 @@ from typing import Any
 
 from torch import nn
 
-from spikecal.arguments import home_of, image_dims, number_of_inputs
+from spikecal.arguments import home_of, image_dims, memory_of, number_of_inputs
 from spikecal.calibration.images import collect
 from spikecal.calibration.sweep import StageRecord
 from spikecal.conversion import convert
 from spikecal.graph.joints import Joints
-from spikecal.memory import free_memory
 from spikecal.phases import Context, run_phases
 from spikecal.pipeline import Auto, Plan
 from spikecal.progress import Progress
+from spikecal.ranks import current
 from spikecal.snn.network import SpikingNetwork
 
 PAPERS_JOINTS: Joints = "analog"
@@ -101,7 +101,7 @@ class TwoPhase(Way):
         bare = Converted().make(replace(order, plan=plain, workdir=None)).snn
         waits = {stage.name: order.T - 1 for stage in bare.stages if stage.spiking}
         network = SpikingNetwork(bare.graph, order.T, waits)
-        device, dtype = home_of(order.model)
+        ranks, (device, dtype) = current(), home_of(order.model)
         inputs, dims = number_of_inputs(order.model), image_dims(order.model)
         images = collect(order.images, pipeline.images, inputs, order.seed, dims)
         context = Context(
@@ -110,10 +110,11 @@ class TwoPhase(Way):
             pipeline=pipeline,
             seed=order.seed,
             micro_batch=None,
-            memory=free_memory(device) // 2 if order.memory is None else order.memory,
+            memory=memory_of(order.memory, ranks.neighbours, device),
             records=False,
             progress=order.progress,
             workdir=None,  # a sweep of biases is short
+            ranks=ranks,
         )
         return Made(network, run_phases(context, network, 0.0))
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from spikecal.devices import whatever_the_default
 from spikecal.errors import DataError
 from spikecal.graph.graph import Graph, Node
-from spikecal.graph.ops import ChannelAffine, Conv, Joint, Spike, along, frozen
+from spikecal.graph.ops import ChannelAffine, Conv, Joint, Spike, along, channels_of, frozen
 from spikecal.graph.passes import fold_affine, fold_scale_forward
 from spikecal.graph.stages import Stage, partition, with_joints
 from spikecal.ranks import writes
@@ -289,6 +289,9 @@ class SpikingNetwork(nn.Module):
         for x, shape in zip(tensors, self.origin.inputs, strict=False):  # unknown for a network from an old file
             if x.ndim - over_time == len(shape):
                 raise one_image(x[0] if over_time else x)
+            if not over_time and x.ndim == len(shape) + 2 > 3:
+                raise DataError(f"an input of shape {list(x.shape)} has a dimension too many: for frames over time, "
+                                f"[T, N, ...], give over_time=True")  # fmt: skip
         if not all(bool(torch.isfinite(x).all()) for x in tensors):
             raise DataError("an input has NaN or infinite values")
         dtype = next((p.dtype for p in self.parameters() if p.is_floating_point()), tensors[0].dtype)
@@ -383,14 +386,15 @@ def _check_channels(stage: Stage, shape: Sequence[int], T: int) -> None:
     """Raise if the neurons of a stage do not have one parameter per channel, as in a damaged file."""
     op = stage.end.op
     assert isinstance(op, (Spike, Joint))
-    if op.channel >= len(shape):
+    if op.channel >= len(shape) and (len(shape) > 1 or isinstance(op, Spike)):
         raise DataError(f"{stage.name} has its channels at dimension {op.channel} of {len(shape)}")
+    channels = channels_of(op, shape)
     for kind, tensor in op.tensors().items():
-        if tensor.ndim == 1 and len(tensor) not in (1, shape[op.channel]):
-            raise DataError(f"{stage.name} has {shape[op.channel]} channels, but {len(tensor)} numbers for {kind}")
-        widths = {"step_bias": (shape[op.channel],), "reach": (1, shape[op.channel])}.get(kind)
+        if tensor.ndim == 1 and len(tensor) not in (1, channels):
+            raise DataError(f"{stage.name} has {channels} channels, but {len(tensor)} numbers for {kind}")
+        widths = {"step_bias": (channels,), "reach": (1, channels)}.get(kind)
         if widths is not None and tuple(tensor.shape) not in [(T, width) for width in widths]:
-            raise DataError(f"{stage.name} has {T} steps and {shape[op.channel]} channels, but its {kind} is "
+            raise DataError(f"{stage.name} has {T} steps and {channels} channels, but its {kind} is "
                             f"{list(tensor.shape)}")  # fmt: skip
 
 

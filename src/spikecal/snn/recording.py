@@ -1,6 +1,6 @@
 """Record a run: spike counts of all layers, and spike trains and potentials of selected layers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from math import prod
@@ -105,6 +105,8 @@ class Recorder:
 
 def layers(names: Any, stages: Sequence[Stage]) -> list[str]:
     """The layers of neurons to record; DataError for anything else."""
+    if not isinstance(names, str | Iterable):
+        raise DataError(f"record is a list of layers of neurons, as in run.spikes, not {names!r}")
     asked = [names] if isinstance(names, str) else list(names)
     there = [stage.name for stage in stages if stage.spiking]
     for name in asked:

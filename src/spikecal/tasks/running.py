@@ -44,5 +44,5 @@ def run_file(asked: Running) -> Outcome:
         "spikes": found.count, "layers": {name: list(shape) for name, shape in found.shapes.items()},
         "inputs": list(found.currents),
     }  # fmt: skip
-    said = f"{found.count:,} spikes of {len(found.shapes)} layers, {len(images)} images, {found.latency} steps"
+    said = f"{found.count:,} spikes; layers: {len(found.shapes)}, images: {len(images):,}, steps: {found.latency}"
     return Outcome(facts, [Line(f"{asked.output} {size(asked.output.stat().st_size)}: {said}")])

@@ -53,7 +53,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         ) from error
     except NO_TORCH_FILE as error:
         words = "" if isinstance(error, LookupError) else str(error).strip()  # a bare key explains nothing
-        reason = (words.splitlines() or ["it is damaged"])[0]
+        reason = (words.splitlines() or ["it is damaged"])[0].split(". ")[0]  # torch adds how to run such files
         raise FileError(f"{path} is not a torch checkpoint: {reason}; save model.state_dict() again") from error
     state = _unwrapped(loaded, path)
     _check_plain(state, path)

@@ -32,8 +32,8 @@ SIZE_ARITHMETIC = (
 
 RELU_INSTEAD = "replace it with ReLU and fine-tune"
 BATCH_NORM_INSTEAD = "replace it with BatchNorm, whose statistics are fixed after training, and fine-tune"
-ROUND_INSTEAD = "leave the rounding out, as neurons round by themselves, and keep its clip: clamp(x, 0, alpha)"
-CLAMP_INSTEAD = "if this is a clip, such as PACT's, write torch.clamp(x, 0, alpha), which converts"
+ROUND_INSTEAD = "leave the rounding out, as neurons round by themselves, and keep its clip: x.relu().clamp(max=alpha)"
+CLAMP_INSTEAD = "if this is a clip, such as PACT's, write x.relu().clamp(max=alpha), which converts"
 LAST_SOFTMAX = "where it is the last layer, leave it out, which changes no arg-max"
 HINTS = {
     **dict.fromkeys(

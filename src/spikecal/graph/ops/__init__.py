@@ -5,6 +5,7 @@ safetensors). `forward` works on one folded batch `[B, ...]`; `over_time` on `[s
 means a constant value. All of them except MaxPool and the two Spikes are affine, and act on each step alone.
 """
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -199,6 +200,16 @@ class Joint(Op):
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
         return x if self.bias is None else x + along(self.bias, self.channel, x.ndim)
+
+
+def channels_of(end: "Spike | Joint", shape: Sequence[int]) -> int:
+    """The channels of a value `[N, ...]` at the end of a stage; one where it is a number for each image, `[N]`."""
+    return shape[end.channel] if len(shape) > 1 else 1
+
+
+def of_channels(value: Tensor, channel: int) -> Tensor:
+    """`[C, images x positions]` of a value `[N, ...]`."""
+    return value.unsqueeze(0) if value.ndim == 1 else value.movedim(channel, 0).flatten(1)
 
 
 def along(values: Tensor, channel: int, ndim: int) -> Tensor:

@@ -65,11 +65,16 @@ def matmul(c: Call) -> fx.Node:
 
 
 @reads("BatchNormalization")
-def batch_norm(c: Call) -> fx.Node:
+def batch_norm(c: Call) -> Value:
     scale, shift, mean, variance = (c.weight(i) for i in range(1, 5))
     if scale is None or shift is None or mean is None or variance is None:
         raise Unknown("a BatchNormalization without statistics")
-    layer: Any = NORMS[c.rank()](len(scale), eps=c.attributes.get("epsilon", 1e-5))
+    eps, training = c.attributes.get("epsilon", 1e-5), bool(c.attributes.get("training_mode", 0))
+    if c.is_constant:  # weights that are normalised whenever the network runs
+        weights = torch.tensor(np.asarray(c.inputs[0], dtype=np.float32))
+        known = (None, None) if training else (mean, variance)
+        return F.batch_norm(weights, known[0], known[1], scale, shift, training, 0.0, eps).numpy()
+    layer: Any = NORMS[c.rank()](len(scale), eps=eps)
     layer.running_mean, layer.running_var = mean, variance
     return c.module(_filled(layer, scale, shift))
 

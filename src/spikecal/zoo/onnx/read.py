@@ -23,6 +23,7 @@ from spikecal.memory import free_memory
 from spikecal.snn.origin import LARGEST_INPUT
 from spikecal.zoo.onnx import layers, shapes
 from spikecal.zoo.onnx.calls import OPERATORS, Call, Unknown, Value
+from spikecal.zoo.onnx.sizes import Sizes
 
 TABLES = (layers, shapes)  # importing them fills OPERATORS
 SUFFIX = ".onnx"
@@ -63,6 +64,7 @@ class Importer:
         self.values: dict[str, Value] = {tensor.name: self._array(tensor) for tensor in file.graph.initializer}
         for name in shapes:
             self.values[name] = self.graph.placeholder(_identifier(name))
+        self.sizes = Sizes(self.root, {self.values[name]: shape for name, shape in shapes.items()})
 
     def _array(self, tensor: Any) -> np.ndarray[Any, Any]:
         try:
@@ -102,8 +104,14 @@ class Importer:
             found = OPERATORS[node.op_type](call)
         except (TypeError, ValueError, LookupError, AttributeError, RuntimeError, ArithmeticError) as error:
             raise Unknown(f"the operator {node.op_type} in an unknown form ({first_line(error)})") from error
+        if isinstance(found, np.generic):  # numpy turns arrays without dimensions into numbers
+            found = np.asarray(found)
         several = found if isinstance(found, list) and len(node.output) > 1 else [found]
         self.values |= {name: value for name, value in zip(node.output, several, strict=False) if name}
+        for name in node.output:
+            known = self.shapes.get(name)
+            if (not known or None in known[1:]) and isinstance(value := self.values.get(name), fx.Node):
+                self.shapes[name] = self.sizes.of(value) or known or []
 
     def name_of(self, node: Any) -> str:
         return _identifier(node.name or next(iter(node.output), "") or node.op_type)

@@ -17,12 +17,18 @@ END = 1 << 31  # from here on, a slice ends with the dimension
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
 
+
+def _quotient(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Any:
+    """Of whole numbers, rounded towards zero."""
+    return np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))
+
+
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
     # of values, of sizes, of constants
     "Add": (torch.add, operator.add, np.add),
     "Sub": (torch.sub, operator.sub, np.subtract),
     "Mul": (torch.mul, operator.mul, np.multiply),
-    "Div": (torch.div, operator.floordiv, lambda a, b: a // b if a.dtype.kind in "iu" else a / b),
+    "Div": (torch.div, operator.floordiv, lambda a, b: _quotient(a, b) if a.dtype.kind in "iu" else a / b),
     "Min": (torch.minimum, min, np.minimum),
     "Max": (torch.maximum, max, np.maximum),
 }
@@ -108,13 +114,16 @@ def _size(c: Call, dim: int) -> Any:
 
 @reads("Cast")
 def cast(c: Call) -> Value:
-    if isinstance(c.inputs[0], np.ndarray):
-        return c.inputs[0].astype({1: np.float32, 6: np.int32, 7: np.int64}.get(c.attributes["to"], np.float32))
+    wanted = {1: np.float32, 6: np.int32, 7: np.int64}.get(c.attributes["to"], np.float32)
+    if isinstance(c.inputs[0], np.ndarray) or (c.is_constant and wanted is np.float32):
+        return np.asarray(c.inputs[0]).astype(wanted)  # sizes as well: as floats they are divided exactly
     return c.inputs[0]  # floats keep the network's dtype, sizes are integers
 
 
 @reads("Floor", "Ceil", "Round")
 def rounded(c: Call) -> Value:
+    if isinstance(c.inputs[0], list) and not c.is_constant and c.kind != "Floor":
+        raise Unknown(f"the operator {c.kind} on a size that the file leaves open")  # division has rounded it down
     if isinstance(c.inputs[0], list):
         return c.inputs[0]  # sizes are integers
     if c.is_constant:
@@ -129,15 +138,16 @@ def gather(c: Call) -> Value:
     if index is None:
         raise Unknown("a Gather without an index")
     if isinstance(source, list):
-        return [source[i] for i in np.atleast_1d(index).tolist()]
+        chosen = [source[i] for i in np.atleast_1d(index).tolist()]
+        return np.array(chosen[0]) if index.ndim == 0 and type(chosen[0]) is int else chosen
     if isinstance(source, np.ndarray):
         check_constant(c.kind, index.size * source.size // max(1, source.shape[axis]))
         return np.take(source, index, axis)
     if index.size > MOST_INDICES:
         raise Unknown(f"a Gather with an index of {index.size:,} numbers")
     where = (slice(None),) * (axis % c.rank())
-    chosen = int(index) if index.ndim == 0 else index.tolist()
-    return c.call(operator.getitem, c.x, (*where, chosen))
+    places = int(index) if index.ndim == 0 else index.tolist()
+    return c.call(operator.getitem, c.x, (*where, places))
 
 
 @reads("Unsqueeze", "Squeeze")
