@@ -54,7 +54,7 @@ def test_what_is_wrong(run: Run, converted: Path) -> None:
 def test_spikes_as_data(run: Run, converted: Path) -> None:
     """A bench that gets the currents and the weights finds the spikes of the file; csv and npz have the same."""
     code, out, _ = run("run", "net.snn", "-o", "spikes.npz", "--images", 3, "-T", 4)
-    assert code == 0 and "2 layers, 3 images, 4 steps" in out
+    assert code == 0 and "layers: 2, images: 3, steps: 4" in out
     found = np.load(converted / "spikes.npz")
     current, events = found["current/2"], found["spikes/2"]
     assert current.shape == (3, *found["shape/2"]) and [key for key in found if "current" in key] == ["current/2"]

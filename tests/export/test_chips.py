@@ -56,6 +56,6 @@ def test_every_figure_has_a_source() -> None:
         sourced = dict(chip.sources)
         assert all(not getattr(chip, name) or name in sourced for name in figures)
     with pytest.raises(
-        ConfigError, match="there is no profile of 'truenorth': give generic, loihi2, speck, spinnaker2"
+        ConfigError, match="there is no profile of 'truenorth': choose from generic, loihi2, speck, spinnaker2"
     ):
         chip_called("truenorth")
