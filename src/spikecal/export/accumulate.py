@@ -38,7 +38,7 @@ def run_integers(made: Integers, images: Tensor, width: int = 32) -> Accumulated
 
 @torch.no_grad()
 def accumulate(made: Integers, images: Tensor, width: int = 32) -> Accumulated:
-    """The network on images in whole numbers, in int64 sums and saturating accumulators: no float is in it."""
+    """Run the network on images in integers, with int64 sums and saturating accumulators, without any floats."""
     netlist, units, limit = made.netlist, made.units, 2 ** (width - 1) - 1
     values: dict[str, Tensor] = {netlist.image.name: frames(images.long(), netlist.T, netlist.latency, 0)}
     readers = {name: node.name for node in netlist.nodes.values() for name in node.inputs}

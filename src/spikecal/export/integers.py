@@ -2,7 +2,7 @@
 
 A weight is `m 2^-k` thresholds, m an integer of that many bits. Every connection has its own exponent k, one
 for each channel (or layer) of the neurons that it leads to: a skip of weight 1 must not coarsen the grid of weights
-that are a tenth as large. A threshold is `2^K` units, K the largest of these exponents, and biases are whole numbers of
+that are a tenth as large. A threshold is `2^K` units, K the largest of these exponents, and biases are integers of
 units. Powers of two make every number exact in floats: what other simulators run is the integer network itself.
 """
 

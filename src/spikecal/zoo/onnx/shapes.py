@@ -19,7 +19,7 @@ END = 1 << 31  # from here on, a slice ends with the dimension
 
 
 def _quotient(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Any:
-    """Of whole numbers, rounded towards zero."""
+    """Integer division, rounded towards zero."""
     return np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))
 
 
