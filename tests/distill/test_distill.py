@@ -333,7 +333,7 @@ def test_other_outputs_are_matched_by_statistics_alone() -> None:
     body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
     made = spikecal.distill(body, 16, 8, inversion=FEW)
     assert made.labels is None and made.losses[0].statistics is not None
-    assert any("statistics alone" in note for note in made.notes)
+    assert any("statistics are matched" in note for note in made.notes)
 
 
 def test_images_of_the_embedded_network_calibrate_it_better_than_noise(embedded: Distilled) -> None:
@@ -415,7 +415,7 @@ class Bad(nn.Module):
         ({"size": (1, 2, 3)}, "size must be a side, or height and width"),
         ({"size": 0}, "size must be a side"),
         ({"size": 1}, "does not take images of shape"),
-        ({"card": [CARD, CARD]}, "1 networks and 2 cards"),
+        ({"card": [CARD, CARD]}, "1 networks but 2 cards"),
         ({"card": "resnet20"}, "card must be a Card"),
         ({"inversion": {}}, "inversion must be a spikecal.Inversion"),
         ({"channels": 1}, "channels is 1, and the card of small says 3"),
@@ -458,7 +458,7 @@ def test_images_that_do_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> 
         ({"flip": 1}, "flip must be true or false"),
         ({"labels": -1}, "labels must be a non-negative number"),
         ({"variation": float("nan")}, "variation must be a non-negative number"),
-        ({"start": "blue"}, "start is pink or white"),
+        ({"start": "blue"}, "start must be pink or white"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], reason: str) -> None:
