@@ -208,10 +208,14 @@ def build_detector(spec: str, labels: int | None = None) -> nn.Module:
     return checked(spec, build_model(spec)[0])
 
 
-def load_detector(spec: str, weights: Path | None = None, device: Device = None) -> nn.Module:
-    """A trained detector in eval mode: with `weights`, or its own; on `device`, if one is named."""
+def load_detector(spec: str, weights: str | Path | None = None, device: Device = None) -> nn.Module:
+    """The trained detector of `spec`, in eval mode: with `weights`, or with its own where it has some.
+
+    `spec` is what `spikecal convert --task detect` takes: `retinanet-r18-quarter`, `torchvision:NAME`,
+    `file.py:function`. `device`: where to put it.
+    """
     home = device_of(device)
-    detector = _loaded(spec, weights)
+    detector = _loaded(spec, None if weights is None else Path(weights))
     return detector if home is None else detector.to(home)
 
 
