@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from spikecal.errors import DataError
-from spikecal.tensors import as_labels, as_tensor, one_image
+from spikecal.tensors import as_labels, as_tensor, one_image, refuse_names
 
 Inputs = tuple[Tensor, ...]  # one batch: a tensor for each input of the network
 
@@ -19,6 +19,7 @@ def collect(images: Any, count: int, inputs: int, seed: int, dims: int | None = 
     iterable (a loader, a list of batches) the first `count` are read. Items may be images, or sequences that begin
     with the network's `inputs` tensors; the rest (labels) is dropped. Numpy arrays work like tensors.
     """
+    refuse_names(images)
     generator = torch.Generator().manual_seed(seed)
     images = as_tensor(images)
     if isinstance(images, tuple):
