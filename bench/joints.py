@@ -148,6 +148,7 @@ def converted(
     plain = spikecal.convert(one.model, one.seen, T=T, pipeline="baseline", joints=joints, records=False).snn
     waits = {stage.name: way.wait for stage in plain.stages if stage.spiking and way.wait}
     network = spikecal.SpikingNetwork(plain.graph, T, waits)
+    reach = reach or (REACHES["1 to 1/2"] if way.wait else None)
     for stage in network.stages:
         if reach is not None and isinstance(stage.end.op, SignedSpike):
             first, last = reach
