@@ -2,7 +2,7 @@
 
     python bench/bits.py     rerun to resume after the last finished row
 
-`loss` is what a network in integers loses against the one in floats, in points, and `error` its standard error, paired
+`loss` is how many points a network in integers loses relative to floats, and `error` its standard error, paired
 over images.
 """
 

@@ -1,15 +1,15 @@
-"""What linear values cost as currents, as signed spikes and multiplied away; writes bench/results/joints.json.
+"""The cost of linear values as currents, as signed spikes and merged; writes bench/results/joints.json.
 
     [IMAGENET_SAMPLES=FOLDER] python bench/joints.py [DIR] [NETWORK=FILE …]       rerun to resume after the last row
 
 DIR is where CIFAR-10 is (default: where `spikecal datasets` puts it), FILE the weights of a network of
 bench/small_networks.py. Networks are calibrated on 256 training images and tested on the first 500 test images: with
 every layer waiting one step by LCP, without waits by LCP and, at T=16, by the first pipeline that AUTO tries beside it.
-`below` is how many points they are below the ANN there, `energy` that of synapses in multiples of the ANN's; `loss` is
-what they lose against analog joints, in points, and `error` its standard error, paired over images. With photographs as
-in bench/imagenet_samples.py there are rows of EfficientNet-Lite0, calibrated on 32 of them and tested on 100, all
-scaled to 128 x 128 pixels, with every layer waiting one step: without waits it knows next to nothing.
-`reaches` are dead zones that were tried for signed neurons, on training images that nothing was calibrated on: how far
+`below` is how many points they are below the ANN there, `energy` that of synapses relative to the ANN's; `loss` is
+how many points they lose relative to analog joints, and `error` its standard error, paired over images. With
+photographs as in bench/imagenet_samples.py there are rows of EfficientNet-Lite0, calibrated on 32 of them and tested on
+100, all scaled to 128 x 128 pixels, with every layer waiting one step: without waits its accuracy is close to chance.
+`reaches` are dead zones tried for signed neurons, on training images not used for calibration: how far
 the outputs are from the ANN's (KL divergence), and the share of steps in which signed neurons fire; by LCP at T=16,
 with every layer waiting one step and without waits.
 """
@@ -48,7 +48,7 @@ CALIBRATION, HELD_OUT, TESTED = 256, 256, 500
 PHOTOGRAPHS, FEW, PIXELS = 32, 100, 128
 IMAGENET = "efficientnet-lite0"
 REACHES = {"1/2": (0.5, 0.5), "1 to 1/2": (1.0, 0.5), "3/4": (0.75, 0.75), "1": (1.0, 1.0), "3/2 to 1/2": (1.5, 0.5)}
-TRIED = ("mobilenet", IMAGENET)  # what reaches are tried on
+TRIED = ("mobilenet", IMAGENET)  # networks to try reaches on
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ WAYS = (Way(16, 1), Way(16, 0), Way(16, 0, AUTOS.name), Way(8, 1), Way(8, 0))
 
 @cache
 def small(name: str, file: Path, root: Path | None) -> tuple[Subject, Tensor]:
-    """A network, and training images that are held out."""
+    """A network, and held-out training images."""
     model = f"{Path(__file__).parent / 'small_networks.py'}:{name}"
     one = cifar(model, file, root, CALIBRATION + HELD_OUT, TESTED)
     return replace(one, seen=one.seen[HELD_OUT:]), one.seen[:HELD_OUT]
@@ -79,7 +79,7 @@ def small(name: str, file: Path, root: Path | None) -> tuple[Subject, Tensor]:
 
 @cache
 def shrunk() -> tuple[Subject, Tensor]:
-    """The ImageNet network, and photographs that are held out."""
+    """The ImageNet network, and held-out photographs."""
     one = imagenet(PHOTOGRAPHS + FEW, FEW)
     seen = scaled(one.seen)
     return replace(one, seen=seen[:PHOTOGRAPHS], test=scaled(one.test)), seen[PHOTOGRAPHS:]
@@ -90,7 +90,7 @@ def scaled(images: Tensor) -> Tensor:
 
 
 def planned(names: list[str]) -> Iterator[tuple[str, str, Way, Joints]]:
-    """Row, network, how it is converted, and joints; analog ones come before those that are compared with them."""
+    """Row, network, how to convert it, and joints; analog ones come before those compared with them."""
     for name in names:
         for way in WAYS if name != IMAGENET else WAYS[:1]:
             for joints in JOINTS:
@@ -137,7 +137,7 @@ def told(one: Subject, way: Way, joints: Joints) -> dict[str, Any]:
 
 
 def differs(one: Subject, joints: Joints) -> bool:
-    """Whether the network is another one than with analog joints."""
+    """Whether the network differs from that with analog joints."""
     found = [describe(staged(one.model, (one.seen[:2],), joints=kind)) for kind in (joints, "analog")]
     return found[0] != found[1]
 
@@ -145,7 +145,7 @@ def differs(one: Subject, joints: Joints) -> bool:
 def converted(
     one: Subject, way: Way, joints: Joints, reach: tuple[float, float] | None = None
 ) -> spikecal.SpikingNetwork:
-    """With every layer waiting so many steps; signed neurons with a reach that goes from one number to another."""
+    """With every layer waiting `wait` steps; signed neurons with a reach that goes from one number to another."""
     T, pipeline = way.T, PIPELINES[way.pipeline]
     plain = spikecal.convert(one.model, one.seen, T=T, pipeline="baseline", joints=joints, records=False).snn
     waits = {stage.name: way.wait for stage in plain.stages if stage.spiking and way.wait}
