@@ -15,8 +15,18 @@ from spikecal.calibration.temporal import TemporalBias
 from spikecal.calibration.threshold import MMSE, Learned, MaxAct, Percentile, Quantiser, Threshold
 from spikecal.calibration.whole import NetworkPhase
 from spikecal.errors import ConfigError
-from spikecal.neurons import NEURONS, IntegrateAndFire, Neuron, SignedIntegrateAndFire, check_neuron
+from spikecal.neurons import (
+    NEURONS,
+    IntegrateAndFire,
+    Neuron,
+    ResetToZero,
+    SignedIntegrateAndFire,
+    TemporalSwitch,
+    check_neuron,
+)
 from spikecal.parts import Own, absent, build, imported, plain, stand_in
+from spikecal.rivals.balancing import ResidualThreshold, SpikeNorm
+from spikecal.rivals.local import LocalBalancing
 from spikecal.settings import from_toml, preset
 from spikecal.usercode import code_of, is_own
 
@@ -24,7 +34,13 @@ Rounding = Literal["floor", "bias", "potential", "split"]
 ROUNDINGS = ("floor", "bias", "potential", "split")
 EVENLY = 0.5  # kappa, where rounding is split and nobody says how
 
-THRESHOLDS: dict[str, type[Threshold]] = {"maxact": MaxAct, "percentile": Percentile, "mmse": MMSE, "learned": Learned}
+THRESHOLDS: dict[str, type[Threshold]] = {
+    "maxact": MaxAct,
+    "percentile": Percentile,
+    "mmse": MMSE,
+    "learned": Learned,
+    "local balancing": LocalBalancing,
+}
 CALIBRATORS: dict[str, type[Calibrator]] = {
     "bias": Bias,
     "potential": Potential,
@@ -32,7 +48,10 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
     "closed-form weights": ClosedFormWeights,
     "temporal bias": TemporalBias,
     "threshold": RefineThreshold,
+    "spike-norm": SpikeNorm,
+    "residual threshold": ResidualThreshold,
 }
+KINDS: dict[str, type[Neuron]] = {name: type(neuron) for name, neuron in NEURONS.items()}
 NETWORK_PHASES: dict[str, type[NetworkPhase]] = {"finetune": FineTune, "read-out": ReadOut}
 
 Effort = Literal["low", "normal", "high"]
@@ -151,7 +170,7 @@ class Pipeline:
                 else [plain(c, CALIBRATORS) for c in phase]
                 for phase in self.sweeps
             ],
-            **({} if self.neuron == IntegrateAndFire() else {"neuron": plain(self.neuron, {})}),
+            **({} if self.neuron == IntegrateAndFire() else {"neuron": plain(self.neuron, KINDS)}),
         }
 
     @classmethod
@@ -279,9 +298,8 @@ def _phase(settings: Any, own: Own) -> Phase:
 def _neuron(settings: Any, own: Own) -> Neuron:
     if isinstance(settings, str) and settings in NEURONS:
         return NEURONS[settings]
-    kinds = {name: type(neuron) for name, neuron in NEURONS.items()}
     named = {"kind": settings} if isinstance(settings, str) else settings
-    neuron: Neuron = build(named, kinds, Neuron, "neuron", own)
+    neuron: Neuron = build(named, KINDS, Neuron, "neuron", own)
     return neuron
 
 
@@ -297,12 +315,26 @@ FEW_ITERATIONS: dict[str, Any] = {"optimiser": "adam", "lr": 1e-3}
 
 AUTO = Auto()
 
+# Methods of others, each as in its own paper (docs/explanation/rivals.md).
+ROBUST_NORM = Pipeline(threshold=Percentile(percent=99.9), rounding="floor")
+SPIKE_NORM = Pipeline(threshold=MaxAct(), rounding="floor", sweeps=((SpikeNorm(),),), neuron=ResetToZero())
+RMP = Pipeline(threshold=MaxAct(), rounding="floor", sweeps=((ResidualThreshold(),),))
+TSC = dataclasses.replace(RMP, neuron=TemporalSwitch())
+LOCAL_BALANCING = Pipeline(threshold=LocalBalancing(), rounding="potential", sweeps=(ReadOut(),))
+
+RIVALS = {
+    "robust-norm": ROBUST_NORM,
+    "spike-norm": SPIKE_NORM,
+    "rmp": RMP,
+    "tsc": TSC,
+    "local-balancing": LOCAL_BALANCING,
+}
 PRESETS = {"maxact": MAXACT, "percentile": PERCENTILE, "baseline": BASELINE, "lcp": LCP, "pc": PC, "acp": ACP}
 
 
 def title_of(pipeline: Pipeline) -> str:
     """The name of a preset that differs in numbers of images and iterations at most, or what it calibrates."""
-    for name, one in PRESETS.items():
+    for name, one in {**PRESETS, **RIVALS}.items():
         if _bare(one) == _bare(pipeline):
             return name.upper()
     return " + ".join(part.label for part in pipeline.parts) or "thresholds only"
@@ -316,13 +348,13 @@ def _bare(pipeline: Pipeline) -> Pipeline:
 
 def resolve(pipeline: Pipeline | str) -> Pipeline:
     """A pipeline, or the preset of that name."""
-    return preset(pipeline, Pipeline, PRESETS, "pipeline")
+    return preset(pipeline, Pipeline, {**PRESETS, **RIVALS}, "pipeline")
 
 
 def resolve_plan(plan: Plan | str) -> Plan:
     """A pipeline, or `AUTO`, or the one of that name."""
     if isinstance(plan, Auto) or (isinstance(plan, str) and plan.lower() == "auto"):
         return AUTO if isinstance(plan, str) else plan
-    if isinstance(plan, str) and plan.lower() not in PRESETS:
-        raise ConfigError(f"there is no pipeline {plan!r}; there are auto, {', '.join(PRESETS)}")
+    if isinstance(plan, str) and plan.lower() not in {**PRESETS, **RIVALS}:
+        raise ConfigError(f"there is no pipeline {plan!r}; there are auto, {', '.join((*PRESETS, *RIVALS))}")
     return resolve(plan)
