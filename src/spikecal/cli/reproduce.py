@@ -66,6 +66,9 @@ def reproduce(
         int | None,
         typer.Option(min=1, metavar="N", help="Of frontier: steps of latency beyond T. (default 10)"),
     ] = None,
+    rivals: Annotated[
+        bool, typer.Option("--rivals", help="Of cifar: measure the methods that the paper only quotes, too.")
+    ] = False,
     others: Annotated[
         list[str] | None,
         typer.Option(
@@ -104,7 +107,7 @@ def reproduce(
     flags = {"--with": others, "--other": other, "--distilled": distilled, "--distill-iterations": distill_iterations}
     for_sources = [flag for flag, value in flags.items() if value]
     if name is None:
-        if model or weights or data or waits or for_sources:
+        if model or weights or data or waits or rivals or for_sources:
             raise ConfigError("say which table: without its NAME they are listed, with the networks they have here")
         show(list_tables(full, sizes, data_root, steps or []), json)
         return
@@ -116,7 +119,8 @@ def reproduce(
     )
     asked = Reproduction(
         table=name, models=model or [], weights=options.checkpoints(weights or [], model or []), data=data,
-        data_root=data_root, steps=steps or [], full=full, sizes=sizes, waits=waits, wanted=wanted,
+        data_root=data_root, steps=steps or [], full=full, sizes=sizes, waits=waits, rivals=rivals,
+        wanted=wanted,
         for_sources=for_sources, strict=strict, output=output, memory=None if memory is None else parse_bytes(memory),
         command=_command(context), device=device,
     )  # fmt: skip

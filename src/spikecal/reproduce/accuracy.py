@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -56,6 +57,7 @@ def snn_accuracy(
         "spikes": found.spikes / found.images,
         "latency": made.snn.latency,
         **({} if made.kept is None else {"kept": made.kept}),
+        **({"curve": [right / found.images for right in found.rights]} if cell.way.anytime else {}),
         "notes": [f"{record.stage}: {note}" for record in made.records for note in record.notes],
     }
     left_out = len(unreadable) + cell.images - found.images
@@ -75,6 +77,7 @@ class _Tested(NamedTuple):
     rates: float = 0.0
     energies: float = 0.0
     spikes: int = 0
+    rights: tuple[int, ...] = ()  # right answers after every step
 
 
 def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: Progress) -> _Tested:
@@ -96,6 +99,7 @@ def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: 
             sums.rates + found.images * rate,
             sums.energies + found.images * energy,
             sums.spikes + found.spikes,
+            tuple(round(s * found.images) + r for s, r in zip_longest(found.accuracy, sums.rights, fillvalue=0)),
         )
         progress.advance()
         if state is not None and ranks.first:
@@ -107,8 +111,9 @@ def _begun(state: Path | None) -> _Tested:
     """What was summed up before; a file that does not say counts as nothing done."""
     try:
         if state is not None and state.exists():
-            batches, right, images, rates, energies, spikes = json.loads(state.read_text())
-            return _Tested(int(batches), int(right), int(images), float(rates), float(energies), int(spikes))
+            batches, right, images, rates, energies, spikes, rights = json.loads(state.read_text())
+            steps = tuple(map(int, rights))
+            return _Tested(int(batches), int(right), int(images), float(rates), float(energies), int(spikes), steps)
     except (ValueError, TypeError):
         pass
     return _Tested()

@@ -34,6 +34,7 @@ class Reproduction:
     full: bool  # as the paper
     sizes: Mapping[str, int | None]  # of `Sizes`, what is not to be as usual
     waits: int | None  # of the frontier
+    rivals: bool  # whether methods of others are measured too
     wanted: Wanted
     for_sources: Sequence[str]  # the flags given that say what is wanted
     strict: bool
@@ -45,7 +46,7 @@ class Reproduction:
 
 def reproduce_table(asked: Reproduction, progress: Progress | None, say: Say) -> Outcome:
     """Measure the cells that are not there yet, and write the table as JSON and as Markdown."""
-    table = find(asked.table, asked.waits)
+    table = find(asked.table, asked.waits, asked.rivals)
     if asked.for_sources and not table.sources:
         raise ConfigError(f"{asked.for_sources[0]} is for the table fakedata, not for {table.name}")
     plan = make_plan(
