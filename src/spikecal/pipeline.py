@@ -26,6 +26,7 @@ from spikecal.neurons import (
 )
 from spikecal.parts import Own, absent, build, imported, plain, stand_in
 from spikecal.rivals.balancing import ResidualThreshold, SpikeNorm
+from spikecal.rivals.labelled import HybridTraining, LearnedClips
 from spikecal.rivals.local import LocalBalancing
 from spikecal.settings import from_toml, preset
 from spikecal.usercode import code_of, is_own
@@ -52,7 +53,12 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
     "residual threshold": ResidualThreshold,
 }
 KINDS: dict[str, type[Neuron]] = {name: type(neuron) for name, neuron in NEURONS.items()}
-NETWORK_PHASES: dict[str, type[NetworkPhase]] = {"finetune": FineTune, "read-out": ReadOut}
+NETWORK_PHASES: dict[str, type[NetworkPhase]] = {
+    "finetune": FineTune,
+    "read-out": ReadOut,
+    "hybrid training": HybridTraining,
+    "learned clips": LearnedClips,
+}
 
 Effort = Literal["low", "normal", "high"]
 EFFORTS = {"low": 5.0, "normal": 20.0, "high": 300.0}  # how many times the cost of LCP
@@ -142,6 +148,11 @@ class Pipeline:
     def learns(self) -> bool:
         """Whether weights change; the ANN is then no longer in the network."""
         return any(part.learns for part in self.parts)
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether a part of it learns from labels."""
+        return any(isinstance(phase, NetworkPhase) and phase.needs_labels for phase in self.sweeps)
 
     @property
     def slow(self) -> bool:
@@ -320,7 +331,9 @@ ROBUST_NORM = Pipeline(threshold=Percentile(percent=99.9), rounding="floor")
 SPIKE_NORM = Pipeline(threshold=MaxAct(), rounding="floor", sweeps=((SpikeNorm(),),), neuron=ResetToZero())
 RMP = Pipeline(threshold=MaxAct(), rounding="floor", sweeps=((ResidualThreshold(),),))
 TSC = dataclasses.replace(RMP, neuron=TemporalSwitch())
-LOCAL_BALANCING = Pipeline(threshold=LocalBalancing(), rounding="potential", sweeps=(ReadOut(),))
+LOCAL_BALANCING = Pipeline(threshold=LocalBalancing(per="channel"), rounding="potential", sweeps=(ReadOut(),))
+HYBRID_TRAIN = Pipeline(threshold=MaxAct(), rounding="floor", sweeps=((SpikeNorm(factor=0.7),), HybridTraining()))
+QCFS = Pipeline(threshold=Learned(), rounding="potential", sweeps=(LearnedClips(),))
 
 RIVALS = {
     "robust-norm": ROBUST_NORM,
@@ -328,6 +341,8 @@ RIVALS = {
     "rmp": RMP,
     "tsc": TSC,
     "local-balancing": LOCAL_BALANCING,
+    "hybrid-train": HYBRID_TRAIN,
+    "qcfs": QCFS,
 }
 PRESETS = {"maxact": MAXACT, "percentile": PERCENTILE, "baseline": BASELINE, "lcp": LCP, "pc": PC, "acp": ACP}
 

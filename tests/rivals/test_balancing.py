@@ -9,6 +9,7 @@ from networks import images, residual
 from torch import Tensor, nn
 
 import spikecal
+from spikecal.calibration.finetune import FineTune
 from spikecal.calibration.histogram import Histogram
 from spikecal.errors import ConfigError
 from spikecal.neurons import ResetToZero
@@ -78,29 +79,31 @@ def test_the_residual_decides_how_far_a_threshold_falls() -> None:
 def test_local_balancing_is_gradient_descent_on_the_clip(rounds: int) -> None:
     z = torch.randn(3, 2000, generator=torch.Generator().manual_seed(0)) * torch.tensor([[1.0], [0.2], [3.0]])
     histogram = Histogram.of(z.clamp(min=0), 0)
-    found = LocalBalancing(rounds=rounds).solve(histogram, 8, "round")
+    found = LocalBalancing(rounds=rounds, per="channel").solve(histogram, 8, "round")
     for channel, values in enumerate(z.double()):
         theta = 0.0
         for _ in range(rounds):
             theta += 2 * float((values - theta).clamp(min=0).mean())
         assert float(found[channel]) == pytest.approx(theta, rel=2e-3)
-    whole = LocalBalancing(rounds=rounds, per="layer").solve(histogram, 8, "round")
+    whole = LocalBalancing(rounds=rounds).solve(histogram, 8, "round")
     assert whole.shape == (1,) and float(whole) > 0
 
 
 @pytest.mark.parametrize("name", RIVALS)
 def test_each_is_a_pipeline_like_ours(name: str, tmp_path: Path) -> None:
     """By name, with records, a file that loads without more, a summary and a report's worth of facts."""
-    model, x, T = residual(), images(24), 128 if name == "spike-norm" else 16  # that with hard resets takes many steps
-    result = spikecal.convert(model, (x, torch.arange(24) % 5), T=T, pipeline=name)
-    assert title_of(result.pipeline) == name.upper()
+    model, x, T = residual(), images(24), 128 if name == "spike-norm" else 8  # hard resets take many steps
+    pipeline = RIVALS[name].changed(FineTune, iterations=2)
+    result = spikecal.convert(model, (x, torch.arange(24) % 5), T=T, pipeline=pipeline)
+    assert title_of(RIVALS[name]) == name.upper()
     assert all(math.isfinite(error) for record in result.records for _, error in record.errors)
     result.save(tmp_path / "net.snn")
     loaded = spikecal.load(tmp_path / "net.snn")
     assert torch.equal(loaded(x), result.snn(x))
     assert Pipeline.from_dict(RIVALS[name].to_dict()) == RIVALS[name] == resolve(name)
     found = spikecal.evaluate(loaded, x, ann=model)
-    assert found.agreement[-1] > 0.5 and found.energy is not None
+    assert found.energy is not None and found.spikes > 0
+    assert RIVALS[name].needs_labels or found.agreement[-1] >= 0.3  # those labels are not its answers
 
 
 def test_settings_that_cannot_be() -> None:

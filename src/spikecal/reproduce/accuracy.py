@@ -6,7 +6,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spikecal.data.prepare import Loader
+from spikecal.data.prepare import Loader, PreparedPairs
 from spikecal.data.sources import subset
 from spikecal.evaluation import accuracy, evaluate
 from spikecal.files import write_whole
@@ -34,11 +34,12 @@ def snn_accuracy(
 ) -> dict[str, Any]:
     """Of the network that a conversion makes of it."""
     assert cell.pipeline is not None
-    images, unreadable = subject.calibration(cell.pipeline.fixed.images, cell.seed, cell.source)
+    pipeline = cell.pipeline.fixed
+    images, unreadable = subject.calibration(pipeline.images, cell.seed, cell.source)
     made = cell.way.make(
         Order(
             model=subject.network,
-            images=images,
+            images=PreparedPairs(images.data, images.card) if pipeline.needs_labels else images,
             plan=cell.pipeline,
             T=cell.T,
             seed=cell.seed,

@@ -16,7 +16,7 @@ from spikecal.reproduce.render import heading, markdown, measured, sections
 from spikecal.reproduce.run import choose_models, make_plan, pending, run
 from spikecal.reproduce.sources import Wanted
 from spikecal.reproduce.summary import summarise
-from spikecal.reproduce.tables import OURS, TABLES, find
+from spikecal.reproduce.tables import OURS, TABLES, find, with_rows
 from spikecal.tasks.outcome import Line, Outcome, Table, Text, duration
 from spikecal.tasks.task import Say
 
@@ -37,6 +37,7 @@ class Reproduction:
     rivals: bool  # whether methods of others are measured too
     wanted: Wanted
     for_sources: Sequence[str]  # the flags given that say what is wanted
+    rows: Sequence[str]  # none: all of the table
     strict: bool
     output: Path
     memory: int | None
@@ -47,6 +48,7 @@ class Reproduction:
 def reproduce_table(asked: Reproduction, progress: Progress | None, say: Say) -> Outcome:
     """Measure the cells that are not there yet, and write the table as JSON and as Markdown."""
     table = find(asked.table, asked.waits, asked.rivals)
+    table = with_rows(table, asked.rows) if asked.rows else table
     if asked.for_sources and not table.sources:
         raise ConfigError(f"{asked.for_sources[0]} is for the table fakedata, not for {table.name}")
     plan = make_plan(

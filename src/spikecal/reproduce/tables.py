@@ -11,9 +11,11 @@ from spikecal.pipeline import (
     ACP,
     AUTO,
     BASELINE,
+    HYBRID_TRAIN,
     LCP,
     LOCAL_BALANCING,
     PC,
+    QCFS,
     RMP,
     ROBUST_NORM,
     SPIKE_NORM,
@@ -344,6 +346,20 @@ OTHERS = (
         most=32,
         rival="a threshold a channel, v(0) = θ/2 and delayed read-out; it came after the paper.",
     ),
+    Row(
+        label="Hybrid Train",
+        pipeline=HYBRID_TRAIN,
+        most=8,
+        rival=f"soft resets without leaks, trained for T by few iterations on few images. {IMAGES}; its paper has 20 "
+        "epochs of all training images, dropout, leaks, and at least 100 steps.",
+    ),
+    Row(
+        label="QCFS",
+        pipeline=QCFS,
+        way=Anytime(),
+        rival="a trained network trained on with 8 levels, by few iterations; its paper, which came after this one, "
+        "trains from the start for 300 epochs.",
+    ),
 )
 
 
@@ -352,6 +368,14 @@ def with_rivals(table: Table) -> Table:
     if table.name != "cifar":
         raise ConfigError(f"--rivals is for the table cifar, not for {table.name}")
     return replace(table, rows=(*table.rows, *OTHERS))
+
+
+def with_rows(table: Table, labels: Sequence[str]) -> Table:
+    """The table with these rows alone."""
+    there = [row.label for row in table.rows]
+    if missing := [label for label in labels if label not in there]:
+        raise ConfigError(f"{table.name} has no row {missing[0]!r}; it has {', '.join(there)}")
+    return replace(table, rows=tuple(row for row in table.rows if row.label in labels))
 
 
 def find(name: str, waits: int | None = None, rivals: bool = False) -> Table:

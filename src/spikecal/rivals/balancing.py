@@ -22,10 +22,17 @@ class SpikeNorm(Calibrator):
 
     Over images, steps and neurons, in the spiking network as it runs, layer by layer (Sengupta et al., Going deeper in
     spiking neural networks: VGG and residual architectures, Frontiers in Neuroscience 2019). Their images are Poisson
-    spikes, ours currents; their networks have no biases, ours count in what arrives.
+    spikes, ours currents; their networks have no biases, ours count in what arrives. `factor` scales what is found:
+    Hybrid Train starts from 0.7 of it, so that few steps are enough for spikes to get through.
     """
 
+    factor: float = 1.0
     label = "spike-norm"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.factor <= 1:
+            raise ConfigError(f"thresholds are scaled by a factor above 0 and at most 1, not by {self.factor}")
 
     def applies(self, stage: Stage) -> bool:
         return balanced(stage)
@@ -34,7 +41,8 @@ class SpikeNorm(Calibrator):
     def solve(self, view: StageView) -> Update:
         largest = maximal_input(view, self.images)
         theta = view.spike.height(1)
-        return Update(scale=(largest / theta.max()).reshape(1) if largest > 0 else torch.ones_like(theta[:1]))
+        scale = (self.factor * largest / theta.max()).reshape(1)
+        return Update(scale=scale if largest > 0 else torch.ones_like(scale))
 
 
 @dataclass(frozen=True, kw_only=True)

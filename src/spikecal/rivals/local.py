@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from spikecal.calibration.histogram import Histogram
-from spikecal.calibration.threshold import Per, Quantiser, Threshold
+from spikecal.calibration.threshold import Quantiser, Threshold
 from spikecal.errors import ConfigError
 
 
@@ -19,7 +19,6 @@ class LocalBalancing(Threshold):
     layers after it; here every round sees the histogram of all images of the ANN.
     """
 
-    per: Per = "channel"
     rate: float = 1.0
     rounds: int = 4000
 
