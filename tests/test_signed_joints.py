@@ -322,7 +322,7 @@ def test_files_without_a_reach_fire_at_half_a_threshold(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reach", "match"),
     [
-        (torch.full((7, 1), 0.5), "a reach for another number of steps than 8"),
+        (torch.full((7, 1), 0.5), "does not have a reach for 8 steps"),
         (torch.full((8, 1), 0.25), "at least half a threshold"),
         (torch.full((8, 5), 0.5), "different numbers of channels"),
         (torch.full((8, 1), torch.nan), "not finite"),
@@ -365,7 +365,7 @@ def test_a_dry_run_says_what_each_option_does() -> None:
 
 
 def test_convert_refuses_other_joints() -> None:
-    with pytest.raises(ConfigError, match="joints are one of analog, signed, merge, not 'spiking'"):
+    with pytest.raises(ConfigError, match="joints must be one of analog, signed, merge, not 'spiking'"):
         spikecal.convert(mobile(), images(4), joints="spiking")  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""spikecal: a trained PyTorch network in, an accurate spiking network of few time steps out."""
+"""spikecal: convert a trained PyTorch network into an accurate spiking network that needs few time steps."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from spikecal.snn.recording import Run
     from spikecal.zoo.models import load_model
 
-# The public names, and where they live. They are imported on first use: torch takes seconds, `--help` should not.
+# The public names and their modules. They are imported on first use: importing torch takes seconds, `--help` must not.
 _HOMES = {
     "spikecal.analysis.checking": ("Check", "check"),
     "spikecal.analysis.evaluate": ("Evaluation",),
@@ -101,8 +101,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "detection":  # a module of public names of its own
-        return import_module("spikecal.detection")
+    if name in ("detection", "ranks"):  # modules with public names of their own
+        return import_module(f"spikecal.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'spikecal' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

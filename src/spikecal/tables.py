@@ -7,7 +7,7 @@ from html import escape
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """A column whose name begins with `>` is set flush right."""
+    """A table; a column whose name begins with `>` is right-aligned."""
 
     title: str
     columns: Sequence[str]
@@ -35,7 +35,7 @@ class Table:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """As notebooks show it."""
+        """An HTML table, for notebooks."""
         sides = ["right" if name.startswith(">") else "left" for name in self.columns]
 
         def row(cells: Sequence[str], tag: str) -> str:

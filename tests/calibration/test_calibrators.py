@@ -117,7 +117,7 @@ def test_weights_that_would_do_harm_are_not_kept() -> None:
     plain = spikecal.convert(model, x, T=8, pipeline="baseline")
     for record, reference in zip(result.records, plain.records, strict=True):
         assert record.errors[-1][1] == reference.errors[-1][1]
-        assert "old ones kept" in record.notes[0]
+        assert "left unchanged" in record.notes[0]
     assert torch.equal(result.snn(x), plain.snn(x))
 
 

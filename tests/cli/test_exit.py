@@ -44,4 +44,4 @@ def test_early_exit_on_the_command_line(run: Run) -> None:
     fails(run("evaluate", "n.snn", *data, "-T", 1, "--exit", 0.99), "T = 1 cannot promise 99 %")
     fails(run("evaluate", "n.snn", *data, "--exit", 99), "a share between 0 and 1, such as 0.99, not 99")
     fails(run("evaluate", "n.snn", *data, "--exit-images", 100), "--exit-images is for --exit")
-    fails(run("evaluate", "n.snn", "--data", "npz:one.npz", "--exit", 0.9), "npz:one.npz has one split")
+    fails(run("evaluate", "n.snn", "--data", "npz:one.npz", "--exit", 0.9), "npz:one.npz has only one split")

@@ -30,17 +30,24 @@ def test_export_and_verify(run: Run, converted: Path) -> None:
     (verdict,) = found["verified"]
     assert verdict["faithful"] and verdict["images"] == verdict["agreeing"] == 5 and verdict["spikes"] > 100
     code, out, _ = run("export", "net.snn", "-o", "net.onnx", *verified)
-    assert code == 0 and "T = 6, 6 steps in all, images 3×12×12" in out and "faithful" in out
+    assert code == 0 and "T = 6, 6 steps in total, images 3×12×12" in out and "faithful" in out
 
 
 def test_what_is_wrong(run: Run, converted: Path) -> None:
     assert "-o" in run("export", "net.snn")[2]
     fails(run("export", "net.snn", "-o", "net.txt"), "say which format it is to have, one of nir (.nir), onnx (.onnx)")
-    fails(run("export", "net.snn", "-o", "net.snn", "--to", "nir"), "written or read by the same command")
+    fails(run("export", "net.snn", "-o", "net.snn", "--to", "nir"), "already used by the same command")
     fails(run("export", "net.snn", "-o", "net.py", "-T", 5), "5")
     fails(run("export", "net.snn", "-o", "none/net.py"), "there is no folder")
     fails(run("export", "gone.snn", "-o", "net.py"), "gone.snn cannot be read")
     fails(run("export", "net.snn", "-o", "net.py", "--size", 1, 1), "cannot run on inputs of shape [1, 3, 1, 1]")
+    fails(run("export", "net.snn", "-o", "net.py", "--to", "nir"), "files called .py are of the format spikingjelly")
+    fails(run("export", "net.snn", "-o", "net.py", "--data", "demo"), "--data is for --verify and integers")
+    fails(run("export", "net.snn", "-o", "net.py", "--per", "layer"), "--per is for integers: add --bits or")
+    fails(run("export", "net.snn", "-o", "net.py", "--bits", 8, "--exact"), "integers are already exact")
+    fails(run("export", "net.snn", "-o", "net.py", "--size", 8, 8, "--verify"), "--size does not work with --verify")
+    fails(run("export", "net.snn", "-o", "net.py", "--bits", 9, "--target", "loihi2"), "Intel Loihi 2 have 8 bits")
+    fails(run("export", "net.snn", "-o", "net.py", "--per", "channel", "--target", "speck"), "one scale per layer")
     assert not (converted / "net.py").exists()
 
 
@@ -80,4 +87,4 @@ def test_chips(run: Run, converted: Path) -> None:
     )
     code, out, _ = run("export", "net.snn", "-o", "net.py", "--target", "generic", "--json")
     assert code == 0 and json.loads(out)["bits"] == 8
-    fails(run("check", "resnet20", "--target", "speck"), "--target is for converted networks")
+    fails(run("check", "resnet20", "--target", "speck"), "--target needs a converted network")

@@ -272,7 +272,7 @@ def test_layers_named_as_parts_of_objects(browser: Page, conversion: Conversion,
     browser.open(tmp_path / "odd.html")
     for button in browser.all(".layers tbody th button"):
         button.send_keys(Keys.ENTER)
-    assert browser.one("#layers").text.count("carries no histogram") == len(names)
+    assert browser.one("#layers").text.count("has no histogram") == len(names)
     assert browser.errors() == []
 
 

@@ -316,7 +316,7 @@ class Twice(nn.Module):
         (network(3), images(), CARD, "random has a label 3, small 3 classes"),
         (network(), images(labels=False), CARD, "random has no labels"),
         (network(), Data(name="few", images=torch.zeros(3, 3, 8, 8), labels=torch.zeros(3).long()), CARD, "a batch of"),
-        (network(), images(), Card(name="grey", mean=(0.5,), std=(0.5,)), "3 channels, grey takes 1"),
+        (network(), images(), Card(name="grey", mean=(0.5,), std=(0.5,)), "3 channels, but grey takes 1"),
         (nn.Sequential(nn.Flatten(), nn.Linear(5, 4)), images(), CARD, "small cannot take images of 3×8×8"),
         (nn.Sequential(nn.Conv2d(3, 4, 3)), images(), CARD, "a tensor of 4 dimensions"),
         (nn.Sequential(nn.Conv2d(3, 4, 3), Twice()), images(), CARD, "small gives tuple"),

@@ -1,4 +1,4 @@
-"""Early exit: an image's answer is taken as soon as it is settled, by a rule that calibration images set."""
+"""Early exit: an image's answer is taken as soon as it is settled, by a rule set on calibration images."""
 
 import math
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from spikecal.analysis.energy import Energy
 from spikecal.errors import ConfigError, DataError
 from spikecal.snn.network import SpikingNetwork
 
-SCALED = 128  # calibration images that the scales are measured on, a quarter of them at most
+SCALED = 128  # most calibration images to measure the scales on, at most a quarter of all
 FACTORS = (
     math.inf,
     *(2 ** (k / 4) for k in range(40, -25, -1)),
-)  # from never to at once; fixed before any image is seen
+)  # from never to immediately; fixed before any image is seen
 CONFIDENCE = 0.95
 
 
@@ -24,9 +24,9 @@ CONFIDENCE = 0.95
 class ExitRule:
     """An answer is settled at the first step t where `margin(t) >= factor * scales[t - 1]`; after T steps all are.
 
-    The margin is that of the largest output so far over the second largest. `scales[t - 1]` is how far outputs after t
-    steps are from the ANN's, so `factor` says how many times such a distance the margin has to be. `agreement` is the
-    share of answers that are promised to be the ANN's; of the `images` that chose the factor `agreed` were.
+    The margin is the lead of the largest output so far over the second largest. `scales[t - 1]` is how far outputs
+    after t steps are from the ANN's, so `factor` is the required margin in such distances. `agreement` is the
+    promised share of answers equal to the ANN's; of the `images` that chose the factor, `agreed` were.
     """
 
     agreement: float
@@ -42,16 +42,16 @@ class ExitRule:
         return len(self.scales)
 
     def settled(self, outputs: Tensor) -> Tensor:
-        """`[N]`: after which step (from 1) an answer is settled, by the outputs after every step `[T, N, classes]`."""
+        """`[N]`: after which step (from 1) each answer is settled, given outputs after every step `[T, N, classes]`."""
         if len(outputs) != self.T:
-            raise ConfigError(f"the exit rule is for T={self.T}, and the network has T={len(outputs)}")
+            raise ConfigError(f"the exit rule is for T={self.T}, but the network has T={len(outputs)}")
         return first_steps(margins(outputs), self.scales, self.factor)
 
     @torch.no_grad()
     def run(self, snn: SpikingNetwork, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Run step by step until all answers are settled: the outputs `[N, classes]` then, and after which steps."""
+        """Run step by step until all answers are settled; returns the outputs `[N, classes]` then, and the steps."""
         if snn.T != self.T:
-            raise ConfigError(f"the exit rule is for T={self.T}, and the network has T={snn.T}")
+            raise ConfigError(f"the exit rule is for T={self.T}, but the network has T={snn.T}")
         steps = torch.zeros(len(x), dtype=torch.int64)
         outputs: Tensor | None = None
         snn.reset()
@@ -70,16 +70,16 @@ class ExitRule:
         return outputs, steps
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; a factor of None is a rule by which no answer is settled before the last step."""
+        """Plain data; a factor of None means that no answer is settled before the last step."""
         return asdict(self) | {"factor": None if math.isinf(self.factor) else self.factor}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exits:
-    """What early exit does to some images: `settled[t - 1]`, `right` and `agreed` are counts by step.
+    """The effect of early exit on some images: `settled[t - 1]`, `right` and `agreed` are counts by step.
 
-    `curve[t - 1]` is the anytime curve with early exit: the share of right answers (without labels, of the ANN's) after
-    t steps, where settled answers are kept. `energy` is that of the steps which are run.
+    `curve[t - 1]` is the anytime curve with early exit: the share of correct answers (without labels, of the ANN's)
+    after t steps, keeping settled answers. `energy` is that of the steps actually run.
     """
 
     rule: ExitRule
@@ -96,12 +96,12 @@ class Exits:
 
     @property
     def steps(self) -> float:
-        """How many steps an image takes on average."""
+        """The mean number of steps per image."""
         return sum(t * count for t, count in enumerate(self.settled, 1)) / self.images
 
     @property
     def latency(self) -> float:
-        """The same from the first step of the input, where layers wait."""
+        """The same from the first step of the input, if layers wait."""
         return self.steps + self.wait
 
     def by(self, share: float) -> int:
@@ -123,12 +123,12 @@ class Exits:
 
     @property
     def chance(self) -> float | None:
-        """How likely so few answers of the ANN are by chance where the promise holds."""
+        """The probability of so few of the ANN's answers by chance if the promise holds."""
         return at_most(sum(self.agreed), self.images, self.rule.agreement) if self.agreed else None
 
     @property
     def verdict(self) -> str:
-        """Whether these images bear the promise out: `kept`, `level` with it within chance, `broken`, or `unknown`."""
+        """Whether the promise holds on these images: `kept`, `level` with it within chance, `broken`, or `unknown`."""
         if self.agreement is None or self.chance is None:
             return "unknown"
         if self.agreement >= self.rule.agreement:
@@ -160,7 +160,7 @@ def margins(outputs: Tensor) -> Tensor:
 
 
 def first_steps(margin: Tensor, scales: Sequence[float], factor: float) -> Tensor:
-    """The first step of each image at which its margin `[T, N]` is large enough; the last one, where it never is."""
+    """The first step of each image at which its margin `[T, N]` is large enough; the last one if it never is."""
     limits = factor * torch.tensor(scales, dtype=margin.dtype, device=margin.device)
     enough = (margin >= limits[:, None]).int()
     enough[-1] = 1
@@ -168,9 +168,9 @@ def first_steps(margin: Tensor, scales: Sequence[float], factor: float) -> Tenso
 
 
 def distances(outputs: Tensor, target: Tensor) -> Tensor:
-    """`[T, N]`: squared distance of outputs `[T, N, classes]` from the ANN's `[N, classes]`, a mean over classes.
+    """`[T, N]`: squared distance of outputs `[T, N, classes]` from the ANN's `[N, classes]`, mean over classes.
 
-    What all classes have in common moves no margin, and does not count.
+    A shift common to all classes changes no margin, and does not count.
     """
     difference = (outputs - target).double()
     return (difference - difference.mean(-1, keepdim=True)).square().mean(-1)
@@ -179,11 +179,11 @@ def distances(outputs: Tensor, target: Tensor) -> Tensor:
 def choose_rule(
     margin: Tensor, agree: Tensor, scales: Sequence[float], agreement: float, confidence: float
 ) -> ExitRule:
-    """The least factor that calibration images still allow, from their margins and agreement after each step `[T, N]`.
+    """The smallest factor that calibration images allow, from their margins and agreement after each step `[T, N]`.
 
-    Factors are tried from never to at once, in an order that does not depend on the images. Each has to pass: were the
-    share of the ANN's answers below the promise, so many would be seen in a share of at most `1 - confidence` of all
-    samples (an exact binomial test). The first that fails ends the search, so that trying many is no more luck than
+    Factors are tried from never to immediately, in an order independent of the images. Each must pass this test: if the
+    share of the ANN's answers were below the promise, so many would be seen in at most a share `1 - confidence` of all
+    samples (an exact binomial test). The first failure ends the search, so that trying many is no luckier than
     trying one (fixed sequence testing; Angelopoulos et al., Learn then test, 2021).
     """
     T, images = margin.shape
@@ -205,19 +205,19 @@ def choose_rule(
         most = math.floor(1000 * _bound(agreed, images, confidence)) / 1000
         raise ConfigError(
             f"T = {T} cannot promise {100 * agreement:g} %: after all steps {agreed:,} of {images:,} calibration "
-            f"images have the ANN's answer, which shows {100 * most:.1f} % at {100 * confidence:g} % confidence; "
+            f"images agree with the ANN, which shows {100 * most:.1f} % at {100 * confidence:g} % confidence; "
             "promise less, use more steps, or set the rule on more images"
         )
     return best
 
 
 def at_least(seen: int, images: int, share: float) -> float:
-    """How likely it is to see so many or more, where each of the images has this share's chance."""
+    """The probability of so many or more, if each image has this share as its chance."""
     return 1.0 - at_most(seen - 1, images, share) if seen > 0 else 1.0
 
 
 def at_most(seen: int, images: int, share: float) -> float:
-    """How likely it is to see so many or fewer."""
+    """The probability of so many or fewer."""
     if seen < 0:
         return 0.0
     if seen >= images or share == 0:
@@ -231,7 +231,7 @@ def at_most(seen: int, images: int, share: float) -> float:
 
 
 def _bound(seen: int, images: int, confidence: float) -> float:
-    """The largest share that so many bear out (Clopper and Pearson's lower bound), by bisection."""
+    """The largest share that so many support (Clopper and Pearson's lower bound), by bisection."""
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2

@@ -25,9 +25,9 @@ class FineTune(NetworkPhase):
     """Adam on the divergence of the quantised network's outputs from the ANN's, over weights, biases and log theta.
 
     Activations are `theta/T clip(floor(T z/theta + 1/2), 0, T)` with a straight-through gradient, so an iteration is
-    one pass, not T. For a classifier the loss is KL(ANN || quantised) of the classes at `temperature`, for others the
-    squared error over the variance of the ANN's output. Both networks see the same images, moved by up to `shift` of
-    their shorter side and flipped at random. The rate falls to zero along a cosine. Sweeps after it aim at the
+    one pass, not T. For a classifier the loss is KL(ANN || quantised) of the classes at `temperature`, otherwise the
+    squared error over the variance of the ANN's output. Both networks see the same images, shifted by up to `shift` of
+    their shorter side and flipped at random. The rate falls to zero along a cosine. Later sweeps aim at the
     quantised network's activations.
     """
 
@@ -46,16 +46,16 @@ class FineTune(NetworkPhase):
         if self.batch < 1:
             raise ConfigError("fine-tuning needs a batch of at least one image")
         if not (self.lr > 0 and self.temperature > 0):
-            raise ConfigError(f"rate and temperature are positive, not {self.lr} and {self.temperature}")
+            raise ConfigError(f"rate and temperature must be positive, not {self.lr} and {self.temperature}")
         if not 0 <= self.shift <= 0.5:
-            raise ConfigError(f"images are shifted by up to half of their side, not by {self.shift} of it")
+            raise ConfigError(f"images must be shifted by at most half of their side, not by {self.shift} of it")
 
     @property
     def rounds(self) -> int:
         return self.iterations
 
     def passes(self, images: int, T: int) -> float:
-        """Forward and backward are three passes, and the ANN's own is one."""
+        """Forward and backward take three passes, and the ANN one more."""
         return 4 * self.iterations * min(self.batch, images)
 
     def start(self, whole: Whole) -> State:
@@ -98,21 +98,21 @@ class FineTune(NetworkPhase):
             return divergence(target, found, variances, self.temperature)
 
     def _gradients(self, whole: Whole, state: State, number: int) -> dict[str, Tensor]:
-        """Of the mean divergence of one batch, by all that is learned."""
+        """The gradient of the mean divergence of one batch in all learned parameters."""
         values = _part(state, "value")
         variances = {name: float(found) for name, found in _part(state, "variance").items()}
         graph = quantised(whole.network.graph, self._steps(whole), values, whole.set_threshold)
         learned = learned_by(graph, values)
         for parameter in learned.values():
             parameter.requires_grad_()
-            parameter.grad = torch.zeros_like(parameter)  # for what no output depends on
+            parameter.grad = torch.zeros_like(parameter)  # for parameters that no output depends on
         for inputs, share, chosen in self._batch(whole, number):
             with torch.enable_grad():
                 found = self._loss(whole, inputs, chosen, output_values(graph, *inputs), variances)
                 if found.requires_grad:
                     (share * found.mean()).backward()
         whole.add_up([parameter.grad for parameter in learned.values() if parameter.grad is not None])
-        # what is learned of a threshold is its logarithm
+        # thresholds are learned as logarithms
         inner = {key: parameter.detach() if key.endswith(":theta") else 1 for key, parameter in learned.items()}
         return {key: parameter.grad * inner[key] for key, parameter in learned.items() if parameter.grad is not None}
 

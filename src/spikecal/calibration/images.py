@@ -1,4 +1,4 @@
-"""Calibration images from whatever the caller has: a tensor, a dataset, a loader; with labels or without."""
+"""Calibration images from a tensor, a dataset or a loader, with or without labels."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor
 from spikecal.errors import DataError
 from spikecal.tensors import as_labels, as_tensor, one_image
 
-Inputs = tuple[Tensor, ...]  # one batch: a tensor for each of the network's inputs
+Inputs = tuple[Tensor, ...]  # one batch: a tensor for each input of the network
 
 
 def labelled(
@@ -32,10 +32,10 @@ def collect(
 ) -> list[Inputs]:
     """Up to `count` images of `dims` dimensions as single-image batches, in seeded order.
 
-    A tensor, a tuple of tensors (one an input, labels after them) or an indexable dataset is sampled as a whole; of an
+    A tensor, a tuple of tensors (one per input, then labels) or an indexable dataset is sampled as a whole; of an
     iterable (a loader, a list of batches) the first `count` are read. Items may be images, or sequences that begin
-    with the network's `inputs` tensors; what follows (labels) is dropped, or with `labels` comes last, one number an
-    image. Numpy arrays are as good as tensors.
+    with the network's `inputs` tensors; the rest (labels) is dropped, or with `labels` comes last, one number an
+    image. Numpy arrays work like tensors.
     """
     generator = torch.Generator().manual_seed(seed)
     images = as_tensor(images)
@@ -63,16 +63,16 @@ def collect(
 
 
 def _is_loaders_batch(items: Any, inputs: int) -> bool:
-    """Whether a list is what a loader yields: the network's inputs, and labels after them."""
+    """Whether a list is a loader's item: the network's inputs, then labels."""
     if not (isinstance(items, list) and len(items) > inputs and all(isinstance(x, Tensor) for x in items)):
         return False
     return not items[inputs].is_floating_point() and all(x.is_floating_point() for x in items[:inputs])
 
 
 def is_list_of_batches(items: Any, dims: int | None = None) -> bool:
-    """Whether a list holds batches and not single images; `dims` are those of an image, where the network tells.
+    """Whether a list holds batches rather than single images; `dims` is that of an image, if the network tells.
 
-    Where it does not, [N, C, H, W] and [N, F] are batches, [C, H, W] and [F] are not.
+    If it does not, [N, C, H, W] and [N, F] are batches, [C, H, W] and [F] are not.
     """
     if not isinstance(items, list) or not items:
         return False
@@ -81,7 +81,7 @@ def is_list_of_batches(items: Any, dims: int | None = None) -> bool:
 
 
 def batches(images: Sequence[Inputs], size: int, marks: Iterable[int]) -> list[Inputs]:
-    """Micro-batches of up to `size` neighbours of one shape; none has images on both sides of a mark."""
+    """Micro-batches of up to `size` consecutive images of one shape; none crosses a mark."""
     ends = sorted({*marks, len(images)})
     result: list[Inputs] = []
     start = 0
@@ -98,7 +98,7 @@ def batches(images: Sequence[Inputs], size: int, marks: Iterable[int]) -> list[I
 
 def _from_tensors(tensors: Inputs, count: int, inputs: int, generator: torch.Generator) -> list[Inputs]:
     if len(tensors) < inputs:
-        raise DataError(f"the network takes {inputs} inputs and {len(tensors)} were given")
+        raise DataError(f"the network takes {inputs} inputs, but {len(tensors)} were given")
     if len({len(x) for x in tensors}) > 1:
         raise DataError(f"the inputs have different numbers of images: {[len(x) for x in tensors]}")
     chosen = torch.randperm(len(tensors[0]), generator=generator)[:count]
@@ -142,9 +142,11 @@ def _checked(images: list[Inputs], inputs: int) -> list[Inputs]:
     for i, image in enumerate(images):
         for x in image[:inputs]:
             if x.is_meta:
-                raise DataError("calibration images are on the meta device, which has no data")
+                raise DataError("calibration images are on the meta device, which holds no data")
             if not x.is_floating_point():
-                raise DataError(f"calibration images are {x.dtype}: convert to float and normalise as in training")
+                raise DataError(
+                    f"calibration images are {x.dtype}: convert them to float and normalise them as in training"
+                )
             if not torch.isfinite(x).all():
                 raise DataError(f"calibration image {i} has NaN or infinite values")
     return images

@@ -7,7 +7,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spikecal.export.integers import Integers
-from spikecal.export.netlist import Clock, Conv, Flatten, Image, Linear, Output, SumPool
+from spikecal.export.netlist import (
+    Clock,
+    Conv,
+    Delay,
+    Flatten,
+    Image,
+    Linear,
+    Netlist,
+    Neurons,
+    Output,
+    SumPool,
+)
 from spikecal.export.planes import frames
 from spikecal.export.simulate import Trains
 
@@ -52,19 +63,41 @@ def accumulate(made: Integers, images: Tensor, width: int = 32) -> Accumulated:
             values[node.name] = x.flatten(2)
         elif isinstance(node, Output):
             values[node.name] = x
-        else:
-            threshold = units[node.name].expand(node.shape[0]).long().reshape(-1, *(1,) * (len(node.shape) - 1))
-            v, fired = torch.zeros_like(x[0]), []
-            for current in x:
-                v = v + current
-                saturated += int((v.abs() > limit).sum())
-                v = v.clamp(-limit, limit)
-                fired.append((v >= threshold).long())
-                v = v - threshold * fired[-1]
-            values[node.name] = torch.stack(fired)
-            levels[node.name] = values[node.name].to(torch.int8)
+        elif isinstance(node, Delay):
+            values[node.name] = torch.cat([torch.zeros_like(x[: node.steps]), x[: -node.steps]])
+        elif isinstance(node, Neurons):
+            fired, over = _fire(netlist, node, x, units[node.name], limit)
+            values[node.name], saturated = fired, saturated + over
+            levels[node.name] = fired.to(torch.int8)
     outputs = values[netlist.output.name].double() / units[netlist.output.name].double()
     return Accumulated(Trains(outputs, levels), saturated)
+
+
+def _fire(netlist: Netlist, node: Neurons, x: Tensor, unit: Tensor, limit: int) -> tuple[Tensor, int]:
+    """The levels of neurons for whole currents `[latency, N, C, ...]`, and how often a potential left its range."""
+    sides = (1,) * (len(node.shape) - 1)
+    theta = unit.expand(node.shape[0]).reshape(-1, *sides)
+    reaches = None if node.reach is None else node.reach.double().reshape(len(x), -1, *sides) * theta
+    signed, theta = node.neuron.alphabet[0] < 0, theta.long()
+    v, fired, saturated = torch.zeros_like(x[0]), list[Tensor](), 0
+    for step, current in enumerate(x):
+        v = v + current
+        saturated += int((v.abs() > limit).sum())
+        v = v.clamp(-limit, limit)
+        if not netlist.open(node, step):
+            level = torch.zeros_like(v)
+        elif signed:
+            level = _signed(v, theta / 2 if reaches is None else reaches[step])
+        else:
+            level = (v >= theta).long()
+        fired.append(level)
+        v = v - theta * level
+    return torch.stack(fired), saturated
+
+
+def _signed(v: Tensor, reach: Tensor) -> Tensor:
+    """+1 where `v >= reach` and -1 where `v < -reach`; potentials are whole, so whole numbers do for both."""
+    return (v >= reach.ceil().long()).long() - (v < -reach.floor().long()).long()
 
 
 def _integer_sums(node: Conv | Linear, x: Tensor, unit: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from spikecal.export.netlist import (
     Output,
     SumPool,
 )
-from spikecal.neurons import IntegrateAndFire
+from spikecal.neurons import IntegrateAndFire, SignedIntegrateAndFire
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +46,8 @@ class Chip:
     padding: int | None = None
     pools: tuple[int, ...] | None = None
     targets: int | None = None  # layers that one layer may send to
+    delays: int = 0  # steps that a connection may hold spikes back
+    signed: bool = False  # whether neurons can fire -1
     state_bits: int = 32
     currents: bool = True  # whether numbers, not only events, can come in and be read
     clock: bool = True  # whether a bias can differ between steps
@@ -55,6 +57,7 @@ class Chip:
 SINABS = "sinabs documentation, docs/speck/overview.md (github.com/synsense/sinabs)"
 LOIHI = "open-neuromorphic.org/neuromorphic-computing/hardware/loihi-2-intel"
 LAVA = "lava, Conv and Dense: num_weight_bits (github.com/lava-nc/lava)"
+LAVA_DL = "lava-dl, blocks of slayer: Delay(max_delay=62) (github.com/lava-nc/lava-dl)"
 SPINNAKER = "SpiNNaker2 datasheet 0.03, 2021 (github.com/SpiNNakerManchester/SpiNNMachine)"
 
 CHIPS = {
@@ -63,8 +66,10 @@ CHIPS = {
         Chip(name="generic", title="any chip with weights of 8 bits and accumulators of 32"),
         Chip(
             name="loihi2", title="Intel Loihi 2", bits=8, cores=128, neurons=1_048_576, neurons_per_core=8192,
+            delays=62, signed=True,
             sources=(
                 ("bits", LAVA), ("cores", LOIHI), ("neurons", LOIHI), ("neurons_per_core", f"{LOIHI}: neurons / cores"),
+                ("delays", LAVA_DL), ("signed", f"{LOIHI}: neurons in microcode, graded spikes"),
             ),
         ),
         Chip(
@@ -162,7 +167,7 @@ def _of_end(netlist: Netlist, chip: Chip, end: Neurons | Output) -> list[str | N
     found = [_over("channels", end.shape[0], chip.channels), _over("positions on a side", max(sides), chip.side)]
     if isinstance(end, Output):
         return [*found, None if chip.currents else "it is read as numbers, and the chip sends events"]
-    if end.neuron != IntegrateAndFire():
+    if end.neuron != IntegrateAndFire() and not (chip.signed and end.neuron == SignedIntegrateAndFire()):
         found.append(f"{end.neuron.name} neurons")
     heads = {netlist.nodes[name].name for name in _readers(netlist, end)}
     return [*found, _over("layers that read it", len(heads), chip.targets)]
@@ -184,7 +189,8 @@ def _of_node(netlist: Netlist, chip: Chip, node: Node) -> list[str | None]:
     if isinstance(node, MaxPool):
         return ["a max-pool, which needs a memory of its own"]
     if isinstance(node, Delay):
-        return [f"a delay line of {node.steps} steps"]
+        late = _over("steps that it is late", node.steps, chip.delays)
+        return [late if _spikes(netlist, node.name) else f"a delay line for currents, of {node.steps} steps"]
     if isinstance(node, Clock):
         ticks = bool(node.gate.any()) or bool((node.own != node.own[0]).any())
         return ["initial potentials, temporal biases or waits" if ticks and not chip.clock else None]
@@ -197,7 +203,7 @@ def _of_node(netlist: Netlist, chip: Chip, node: Node) -> list[str | None]:
 
 def _spikes(netlist: Netlist, name: str) -> bool:
     node = netlist.nodes[name]
-    if isinstance(node, SumPool | Flatten) or (isinstance(node, Conv) and node.moves):
+    if isinstance(node, SumPool | Flatten | Delay) or (isinstance(node, Conv) and node.moves):
         return all(_spikes(netlist, source) for source in node.inputs)
     return isinstance(node, Neurons | Image)
 

@@ -97,6 +97,8 @@ def export(
     if to not in WRITERS:
         known = ", ".join(f"{name} ({suffix})" for suffix, name in SUFFIXES.items())
         raise ConfigError(f"{path}: say which format it is to have, one of {known}")
+    if SUFFIXES.get(path.suffix, to) != to:
+        raise ConfigError(f"{path}: files called {path.suffix} are of the format {SUFFIXES[path.suffix]}, not {to}")
     if exact and bits is not None:
         raise ConfigError("integers are exact already: give one of exact and bits")
     netlist, integers = make_netlist(snn, images), None

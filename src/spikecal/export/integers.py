@@ -17,6 +17,7 @@ from spikecal.export.grid import MANTISSA, Grids
 from spikecal.export.netlist import (
     Clock,
     Conv,
+    Delay,
     Flatten,
     Image,
     Linear,
@@ -33,6 +34,7 @@ from spikecal.export.values import mixing, ones
 Per = Literal["channel", "layer"]
 BITS = range(4, 17)
 FINE = 8  # a threshold has at least 2^8 units: biases come at every step, and what rounding does to them adds up
+SIGNED = 'export without --bits or, if it is an analog joint, convert with joints="signed" (--joints signed)'
 SEARCHED = 4  # exponents tried for each connection: finer ones clip its largest weights
 
 
@@ -118,12 +120,10 @@ def _weighted_inputs(netlist: Netlist) -> Netlist:
             raise ConversionError(node.name, "a max-pool has no whole-number form", "use average pools")
         if isinstance(node, Conv | Linear):
             if len(netlist.readers()[node.name]) > 1 and not _passes(netlist, node):
-                raise ConversionError(node.name, "a current that several layers read", "convert without linear joints")
+                raise ConversionError(node.name, "a current that several layers read", SIGNED)
             for source in node.inputs:
                 if not _carries_spikes(netlist, source):  # what is multiplied twice has no grid
-                    raise ConversionError(
-                        node.name, f"its input {source} is no spike but a current", "convert without linear joints"
-                    )
+                    raise ConversionError(node.name, f"its input {source} is no spike but a current", SIGNED)
         if isinstance(node, Neurons | Output):
             inputs, made = [], list[Node]()
             for name in node.inputs:
@@ -139,7 +139,7 @@ def _weighted_inputs(netlist: Netlist) -> Netlist:
 
 def _carries_spikes(netlist: Netlist, name: str) -> bool:
     node = netlist.nodes[name]
-    if isinstance(node, SumPool | Flatten) or (isinstance(node, Conv) and node.moves):
+    if isinstance(node, SumPool | Flatten | Delay) or (isinstance(node, Conv) and node.moves):
         return all(_carries_spikes(netlist, source) for source in node.inputs)
     return isinstance(node, Neurons | Image)
 
@@ -148,7 +148,7 @@ def _of_image(netlist: Netlist) -> list[str]:
     """The nodes with weights that read the image, if over a pool."""
     reads = {netlist.image.name}
     for node in netlist.nodes.values():
-        if (isinstance(node, SumPool | Flatten) or _passes(netlist, node)) and reads & {*node.inputs}:
+        if (isinstance(node, SumPool | Flatten | Delay) or _passes(netlist, node)) and reads & {*node.inputs}:
             reads.add(node.name)
     weighted = (n for n in netlist.nodes.values() if isinstance(n, Conv | Linear) and not _passes(netlist, n))
     return [node.name for node in weighted if reads & {*node.inputs}]

@@ -15,9 +15,9 @@ def refusal(node: Node, target: str) -> Exception:
         )
     if isinstance(node, Delay):
         found = f"{node.inputs[0]} needs a delay line, and {target} has none"
-        return ConversionError(node.name, found, f"convert with latency=T, or {ANYWHERE}")
+        return ConversionError(node.name, found, f"convert without --latency, or {ANYWHERE}")
     if isinstance(node, Neurons):
-        signed = node.neuron == SignedIntegrateAndFire()
-        way = f'convert with joints="analog", or {ANYWHERE}' if signed else "use integrate-and-fire neurons"
+        signed = f'convert with joints="analog" (--joints analog), or {ANYWHERE}'
+        way = signed if node.neuron == SignedIntegrateAndFire() else "use integrate-and-fire neurons"
         return ConversionError(node.name, f"{target} has no {node.neuron.name} neurons", way)
     return TypeError(f"{type(node).__name__} should have become weights on clock planes")

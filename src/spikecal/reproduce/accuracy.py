@@ -1,4 +1,4 @@
-"""One number of a table of classifiers: the accuracy of an ANN or of a network converted from it."""
+"""One figure of a table of classifiers: the accuracy of an ANN or of a network converted from it."""
 
 import json
 import statistics
@@ -19,11 +19,11 @@ from spikecal.snn.network import SpikingNetwork
 if TYPE_CHECKING:
     from spikecal.reproduce.classifiers import Classifier
 
-BATCH, BATCH_OUTPUTS = 250, 20_000  # test images a call, and images × steps: outputs of all steps are kept
+BATCH, BATCH_OUTPUTS = 250, 20_000  # test images per call, and images × steps: outputs of all steps are kept
 
 
 def ann_accuracy(cell: Cell, subject: "Classifier", progress: Progress) -> dict[str, Any]:
-    """Of the network as it was given."""
+    """The accuracy of the original network."""
     loader = _test(cell, subject, BATCH)
     share = accuracy(subject.network, loader, progress)
     return {"score": share, "images": cell.images - len(loader.unreadable)}
@@ -32,7 +32,7 @@ def ann_accuracy(cell: Cell, subject: "Classifier", progress: Progress) -> dict[
 def snn_accuracy(
     cell: Cell, subject: "Classifier", work: Path | None, progress: Progress, memory: int | None
 ) -> dict[str, Any]:
-    """Of the network that a conversion makes of it."""
+    """The accuracy of the converted network."""
     assert cell.pipeline is not None
     pipeline = cell.pipeline.fixed
     images, unreadable = subject.calibration(pipeline.images, cell.seed, cell.source)
@@ -70,7 +70,7 @@ def _test(cell: Cell, subject: "Classifier", batch: int) -> Loader:
 
 
 class _Tested(NamedTuple):
-    """Sums so far: right answers after the last step, images, mean firing rates, shares of the ANN's energy, spikes."""
+    """Sums so far: correct answers after the last step, images, mean rates, shares of the ANN's energy, spikes."""
 
     batches: int = 0
     right: int = 0
@@ -82,7 +82,7 @@ class _Tested(NamedTuple):
 
 
 def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: Progress) -> _Tested:
-    """What all test images sum up to; it goes on after the last batch that `work` knows of."""
+    """Sums over all test images, resumed after the last batch recorded in `work`."""
     state = None if work is None else work / "evaluation.json"
     ranks = current()
     sums = _Tested(**ranks.decided(_begun(state)._asdict()))
@@ -109,7 +109,7 @@ def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: 
 
 
 def _begun(state: Path | None) -> _Tested:
-    """What was summed up before; a file that does not say counts as nothing done."""
+    """The sums so far; an unreadable file counts as nothing done."""
     try:
         if state is not None and state.exists():
             batches, right, images, rates, energies, spikes, rights = json.loads(state.read_text())

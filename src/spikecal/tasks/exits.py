@@ -1,4 +1,4 @@
-"""Early exit on the command line: rules set on the calibration split, and the tables of what they do."""
+"""Early exit on the command line: rules set on the calibration split, and tables of their effect."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,14 +16,14 @@ from spikecal.snn.network import SpikingNetwork
 from spikecal.tasks.outcome import Line, Table, percent, table_of
 from spikecal.tasks.summary import Images, cost_cells
 
-IMAGES = 2048  # calibration images that a rule is set on
+IMAGES = 2048  # calibration images to set a rule on
 COLUMNS = (
     "T", "promised %", "steps", "latency", "accuracy %", "as the ANN %", "promise", "energy %", "spikes", "half at",
     "last at",
 )  # fmt: skip
 CAPTION = (
-    "steps: of an image, on average; half at, last at: the steps by which half of the answers are settled, and all; "
-    "spikes and energy: of the steps that are run"
+    "steps: mean per image; half at, last at: the steps by which half and all of the answers are settled; "
+    "spikes and energy: of the steps actually run"
 )
 VERDICTS = {"kept": "kept", "level": "missed, within chance", "broken": "broken", "unknown": ""}
 
@@ -38,10 +38,10 @@ def exit_rules(
     seed: int,
     progress: Progress | None,
 ) -> tuple[dict[int, ExitRule], list[str]]:
-    """The rule of each network by its T, set on images of `data`; and why others have none."""
+    """The rule of each network by T, set on images of `data`; and why other networks have none."""
     if ann is None:
         raise ConfigError(
-            "--exit promises the ANN's answers: give the network with --model, weights calibration changed it"
+            "--exit promises agreement with the ANN, which weights calibration changed: give the model with --model"
         )
     images = Images(subset(data, min(len(data), count or IMAGES), seed), card)
     rules, without = dict[int, ExitRule](), list[str]()
