@@ -56,12 +56,14 @@ bench-peers:
 	$(PEERS)/bin/python bench/peers.py
 
 # Exported networks in other simulators. sinabs and SpikingJelly want different versions of nir: each in its own environment.
+# What was killed resumes from .venv-sinabs/work, which goes when all of it is done.
 SINABS := .venv-sinabs
 verify-exports: $(STAMP)
-	$(BIN)/python bench/exports.py
 	$(PYTHON) -m venv $(SINABS)
 	$(SINABS)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 sinabs==3.1.3 --editable '.[nir]'
-	$(SINABS)/bin/python bench/exports.py
+	$(BIN)/python bench/exports.py $(SINABS)/work
+	$(SINABS)/bin/python bench/exports.py $(SINABS)/work
+	rm -rf $(SINABS)/work
 
 format: $(STAMP)
 	$(BIN)/python -m ruff check --fix .

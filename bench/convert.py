@@ -1,13 +1,13 @@
 """Speed of conversion and of running, as ratios to passes of the ANN measured in the same run.
 
-    python bench/convert.py                      everything, into bench/results/convert.json; says what got worse
+    python bench/convert.py                      everything, into bench/results/convert.json; reports what got worse
     python bench/convert.py --part resnet20      one network (or weights, scaling, memory, steps), into the same file
-    python bench/convert.py --profile resnet20   where the time of one conversion goes
+    python bench/convert.py --profile resnet20   where the time of a conversion goes
 
 With OMP_NUM_THREADS=1 times are seconds of the processor, which those of others on a shared machine are not part of.
 The ANN is the same network with BN folded, channels last. Weights are random, BN statistics are those of random
-images: speed does not depend on them, firing rates are ordinary. Ratios are measured with compiled loops, where numba
-is installed, and by torch alone.
+images: speed does not depend on them, and firing rates are ordinary. Ratios are measured with compiled loops, if numba
+is installed, and with torch alone.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def seconds(action: Callable[[], Any]) -> float:
 
 
 def in_turn(rounds: int, **actions: Callable[[], Any]) -> dict[str, list[float]]:
-    """Seconds of each action in every round; they take turns, so that a busy time of the machine hits all of them."""
+    """Seconds of each action in every round; they take turns, so that a busy machine slows all of them alike."""
     for action in actions.values():
         action()
     taken: dict[str, list[float]] = {name: [] for name in actions}
@@ -81,7 +81,7 @@ def in_turn(rounds: int, **actions: Callable[[], Any]) -> dict[str, list[float]]
 
 
 def ratio(above: list[float], below: list[float]) -> float:
-    """Median over rounds of the ratio within a round: what is compared was measured one after the other."""
+    """Median over rounds of the ratio within a round, where both were measured one after the other."""
     return statistics.median(a / b for a, b in zip(above, below, strict=True))
 
 
@@ -260,7 +260,7 @@ def memory(name: str) -> dict[str, Any]:
 
 def peak(name: str, megabytes: int) -> None:
     model, x = network(name), images(THRESHOLD_IMAGES)
-    spikecal.convert(model, x[:4], T=1, pipeline="lcp")  # what torch allocates once and for all
+    spikecal.convert(model, x[:4], T=1, pipeline="lcp")  # let torch allocate what it keeps
     before = resident_now()
     taken = seconds(lambda: spikecal.convert(model, x, T=64, pipeline="lcp", memory=megabytes * 2**20))
     print(json.dumps({"peak_growth_bytes": resident("VmHWM") - before, "seconds": taken}))

@@ -324,7 +324,7 @@ def seconds(action: Callable[[], Any]) -> float:
 def peak_growth(action: Callable[[], Any]) -> int:
     """By how many bytes the memory of the process grows at most while something is done."""
     return_freed_memory()
-    Path("/proc/self/clear_refs").write_text("5")  # start the high-water mark anew
+    Path("/proc/self/clear_refs").write_text("5")  # reset the high-water mark
     before = resident("VmRSS")
     action()
     return resident("VmHWM") - before

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import spikecal
-from spikecal import ConfigError, ConversionError, DataError, Pipeline
+from spikecal import ACP, ConfigError, ConversionError, DataError, Pipeline
 from spikecal.graph.ops import Spike
 from spikecal.neurons import clip_round
 
@@ -368,7 +368,7 @@ def test_the_ann_is_compared_as_it_is_used_and_left_as_it_was() -> None:
 def test_labels_that_are_not_classes_are_refused() -> None:
     snn = spikecal.convert(residual(), images(4), T=4).snn
     for labels in (torch.zeros(4, 1, dtype=torch.int64), torch.zeros(4, 10)):
-        with pytest.raises(DataError, match="one class number an image"):
+        with pytest.raises(DataError, match="one class number per image"):
             spikecal.evaluate(snn, [(images(4), labels)])
     with pytest.raises(ConfigError, match="result.snn"):
         spikecal.evaluate(residual(), (images(4), torch.zeros(4)))  # type: ignore[arg-type]
@@ -467,3 +467,36 @@ def test_labels_beyond_the_classes_are_refused() -> None:
     snn = spikecal.convert(residual(), images(8), T=4).snn
     with pytest.raises(DataError, match="classes 0 to 4"):
         spikecal.evaluate(snn, (images(4), torch.tensor([0, 1, 9, 2])))
+
+
+class Regressor(nn.Module):
+    """One number for each image."""
+
+    def __init__(self, end: str) -> None:
+        super().__init__()
+        self.conv, self.fc, self.end = nn.Conv2d(3, 4, 3), nn.Linear(4, 1), end
+
+    def forward(self, x: Tensor) -> Any:
+        x = torch.relu(self.conv(x)).mean((2, 3))
+        found = {"squeeze": self.fc(x).squeeze(1), "index": self.fc(x)[:, 0], "sum": x.sum(1)}
+        return found[self.end]
+
+
+@pytest.mark.parametrize("end", ["squeeze", "index", "sum"])
+def test_networks_of_one_number_for_each_image(end: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = Regressor(end).eval().requires_grad_(False), images(16)
+    for pipeline in (ACP.changed(spikecal.Weights, iterations=2), "auto"):
+        snn = spikecal.convert(model, x, T=64, pipeline=pipeline).snn
+        assert torch.allclose(snn(x), model(x), atol=0.02)
+    several = [images(4), images(4, 10)]  # of two sizes
+    result = spikecal.convert(model, several, T=64, pipeline="lcp")
+    assert torch.allclose(result.snn(x), model(x), atol=0.02)
+    result.save(tmp_path / "net.snn")
+    snn = spikecal.load(tmp_path / "net.snn")
+    assert torch.equal(snn(x), result.snn(x)) and snn.run(x).outputs.shape == (64, 16)
+    assert torch.allclose(snn.trainable()(x), snn(x)) and torch.allclose(snn.normalized()(x), snn(x), atol=1e-5)
+    result.report(tmp_path / "r.html", x)
+    assert spikecal.evaluate(snn, x).energy is not None
+    with pytest.raises(ConversionError, match="one number per image .*; squeeze or index after it"):
+        spikecal.convert(nn.Sequential(model, nn.ReLU()), x, T=4)

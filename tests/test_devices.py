@@ -153,3 +153,20 @@ def test_budgets_follow_the_device_that_is_worked_on(monkeypatch: pytest.MonkeyP
     assert asked == [torch.device("cpu")]
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (12345, 99999))
     assert free(torch.device("cuda", 1)) == 12345
+
+
+def test_the_default_type_changes_nothing(tmp_path: Path) -> None:
+    pipeline = spikecal.ACP.changed(spikecal.Weights, iterations=2)
+    files = [tmp_path / name for name in ("single.snn", "double.snn")]
+    model, x = residual(), images(8)
+    try:
+        for file, dtype in zip(files, (torch.float32, torch.float64), strict=True):
+            torch.set_default_dtype(dtype)
+            result = spikecal.convert(model, x, T=4, pipeline=pipeline)
+            result.save(file)
+            spikecal.evaluate(result.snn, x, ann=model)
+            result.report(tmp_path / "r.html", x)
+            assert result.snn.trainable()(x).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert files[0].read_bytes() == files[1].read_bytes()

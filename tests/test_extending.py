@@ -105,7 +105,7 @@ def test_the_command_line_converts_and_evaluates(mine: Path, capfd: pytest.Captu
     capfd.readouterr()
     for elsewhere in (["export", "burst.snn", "-o", "net.onnx"], ["check", "burst.snn", "--target", "generic"]):
         assert main(elsewhere) == 2
-        assert "burst.snn has burst neurons, which are known nowhere else" in capfd.readouterr().err
+        assert "burst.snn has burst neurons, which other programs do not know" in capfd.readouterr().err
     assert main([*convert, "--neuron", "mine.py:MeanTimes", "-o", "no.snn"]) == 2
     assert "mine.py:MeanTimes is not a class that derives from spikecal.Neuron" in capfd.readouterr().err
 
@@ -160,7 +160,7 @@ def test_a_file_loads_and_runs_where_the_class_is_not(mine: Path) -> None:
     assert spikecal.inspect("net.snn")["pipeline"]["threshold"]["kind"] == "mine.py:MeanTimes"
     again = Pipeline.from_dict(spikecal.inspect("net.snn")["pipeline"])
     assert again.to_dict() == pipeline.to_dict()
-    with pytest.raises(ConfigError, match=r"mine.py:MeanTimes, which its file cannot bring"):
+    with pytest.raises(ConfigError, match=r"mine.py:MeanTimes, which is not in its file"):
         spikecal.convert(residual(), images(16), T=4, pipeline=again)
 
 
@@ -172,7 +172,7 @@ def test_neurons_are_brought_by_whoever_loads(mine: Path) -> None:
         assert torch.equal(spikecal.load("net.snn", neurons=[given])(images(4)), result.snn(images(4)))
     with pytest.raises(FileError, match=r"neurons=\['mine.py:Burst'\]"):
         spikecal.load("net.snn")
-    with pytest.raises(FileError, match="no neurons called 'integrate-and-fire'; it has burst"):
+    with pytest.raises(FileError, match="no neurons called 'integrate-and-fire': it has burst"):
         spikecal.load("net.snn", neurons=[spikecal.IntegrateAndFire])
     assert spikecal.inspect("net.snn")["T"] == [4]
 
@@ -245,7 +245,7 @@ class Holding(spikecal.Calibrator):
 
 
 def test_settings_that_no_file_could_hold_are_refused_before_the_work() -> None:
-    with pytest.raises(ConfigError, match="Holding cannot be stored: its function is .*, no plain data"):
+    with pytest.raises(ConfigError, match="Holding cannot be stored: its function is .*, which is not plain data"):
         spikecal.convert(residual(), images(8), T=4, pipeline=Pipeline(sweeps=((Holding(),),)))
 
 
@@ -272,7 +272,7 @@ def test_a_threshold_that_cannot_be_names_the_layer() -> None:
     [
         ({"share": "much"}, "share cannot be 'much'"),
         ({"most": "much"}, "most cannot be 'much'"),
-        ({"shar": 1.0}, "no setting 'shar'; it has images, share, most"),
+        ({"shar": 1.0}, "no setting 'shar': choose from images, share, most"),
         ({"images": 0}, "at least one image"),
     ],
 )
@@ -288,7 +288,7 @@ def test_what_is_named_and_is_not_there_is_told(mine: Path) -> None:
     for named, said in (
         ("other.py:A", "there is no file other.py"),
         ("mine.py:A", "mine.py has no class 'A'"),
-        ("nowhere.at.all:A", "module nowhere.at.all is not there"),
+        ("nowhere.at.all:A", "module nowhere.at.all is not installed"),
         ("mine.py:Burst", "not a class that derives from spikecal.Calibrator"),
     ):
         (mine.parent / "p.toml").write_text(f'sweeps = [[{{ kind = "{named}" }}]]')
@@ -296,3 +296,52 @@ def test_what_is_named_and_is_not_there_is_told(mine: Path) -> None:
             Pipeline.from_toml("p.toml")
     with pytest.raises(ConfigError, match="'mine.py:Burst' is not part of spikecal"):
         Pipeline.from_dict({"sweeps": [[{"kind": "mine.py:Burst"}]]})
+
+
+class Gain(spikecal.Calibrator):
+    """No dataclass: what it was made with would be in no file, and in no fingerprint of a working directory."""
+
+    def __init__(self, gain: float) -> None:
+        object.__setattr__(self, "gain", gain)
+
+
+def test_settings_that_are_no_fields_are_refused_before_the_work() -> None:
+    with pytest.raises(ConfigError, match=r"Gain cannot be stored: gain is not a field of it: make Gain a dataclass"):
+        spikecal.convert(residual(), images(8), T=4, pipeline=Pipeline(sweeps=((Gain(2.0),),)))
+
+
+class Plain(spikecal.Neuron):
+    """Fires, and knows no closed form."""
+
+    def advance(self, current: Tensor, state: Any, cells: spikecal.Cells, steps: int) -> Any:
+        for t in range(steps):
+            state["v"] += current[t if len(current) > 1 else 0]
+            fired = (state["v"] >= cells.theta).to(current.dtype)
+            state["v"] -= cells.theta * fired
+            yield fired
+
+
+def test_what_a_neuron_cannot_do_is_told_by_name() -> None:
+    fine = spikecal.convert(residual(), images(8), T=4, pipeline=Pipeline(rounding="floor", neuron=Plain()))
+    assert fine.snn(images(2)).shape == (2, 5)
+    weights = Pipeline(sweeps=((spikecal.Weights(iterations=1),),), neuron=Plain())
+    with pytest.raises(ConfigError, match=r"Plain neurons cannot do this: Plain has no slope\(\)"):
+        spikecal.convert(residual(), images(8), T=4, pipeline=weights)
+
+
+def test_errors_are_known_for_the_images_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Wrong, "make", staticmethod(lambda view: view.mean_error(3, "channel")), raising=False)
+    with pytest.raises(
+        CalibrationError, match=r"relu_2: mean_error is known for the images .* \(8\), not for 3: use se"
+    ):
+        spikecal.convert(residual(), images(8), T=4, pipeline=Pipeline(sweeps=((Wrong(),),)))
+
+
+def test_a_file_is_imported_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its classes and functions are those of one module, however many of them are named; an edit is another module."""
+    file = tmp_path / "once.py"
+    file.write_text("print('imported')\nimport spikecal\nclass A(spikecal.Neuron): pass\nclass B(A): pass\n")
+    one, two = (load_class(f"{file}:{name}", spikecal.Neuron) for name in "AB")
+    assert issubclass(two, one) and capfd.readouterr().out == "imported\n"
+    file.write_text(file.read_text() + "class C(A): pass\n")
+    assert not issubclass(load_class(f"{file}:C", spikecal.Neuron), one)

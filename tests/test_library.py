@@ -55,11 +55,26 @@ def test_load_model_is_that_of_the_command_line() -> None:
     assert isinstance(card, spikecal.Card) and card.size == (32, 32) and not model.training
 
 
+def test_detectors_of_the_command_line_are_there_too() -> None:
+    assert not spikecal.detection.load_detector("retinanet-r18-quarter").training
+    with pytest.raises(ConfigError, match=r"spikecal.detection.load_detector\('retinanet-r18-quarter'\) gives it"):
+        spikecal.load_model("retinanet-r18-quarter")
+
+
 def test_a_result_shows_itself_as_a_table(result: Result) -> None:
     assert len(repr(result)) < 200 and "T=2 LCP, T=4 LCP" in repr(result)
     html = result._repr_html_()
     assert html.startswith("<table>") and html.count("<tr>") == 3 and "LCP" in html
     assert re.search(r"^ *T +latency +pipeline +error of the output", str(result.summary()), re.MULTILINE)
+
+
+def test_an_evaluation_shows_itself_in_a_line(result: Result) -> None:
+    found = spikecal.evaluate(result.snn, (images(12, seed=5), LABELS), ann=residual())
+    assert re.fullmatch(
+        r"<spikecal.Evaluation: 12 images, T=4; accuracy [\d.]+ %; ANN [\d.]+ %; agreement [\d.]+ %; "
+        r"energy [\d.]+ %; layers: 4>",
+        repr(found),
+    )
 
 
 def test_names_are_escaped_in_notebooks() -> None:
@@ -113,5 +128,5 @@ def test_progress_as_a_function_an_object_or_a_bar(capfd: pytest.CaptureFixture[
     spikecal.evaluate(result.snn, (images(12), LABELS), lambda *call: calls.append(call))
     assert calls[-1] == ("evaluate", 1, 1)
     assert capfd.readouterr() == ("", "")
-    with pytest.raises(ConfigError, match="progress is True, or a function"):
+    with pytest.raises(ConfigError, match="progress must be True or a function"):
         spikecal.convert(residual(), images(8), T=2, pipeline=LCP, progress="yes")  # type: ignore[arg-type]

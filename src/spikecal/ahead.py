@@ -1,4 +1,4 @@
-"""Reading beside computing: the next item is read while one is worked on."""
+"""Read ahead: the next item is read while the current one is processed."""
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,9 +8,9 @@ Item = TypeVar("Item")
 
 
 def ahead(items: Iterable[Item]) -> Iterator[Item]:
-    """The items in their order, each read by another thread while the one before it is worked on.
+    """The items in order, each read by another thread while the one before it is processed.
 
-    No more than one waits. Decoders of images, and loaders with processes of their own, leave Python's lock alone.
+    At most one item waits. Image decoders, and loaders with their own processes, release Python's lock.
     """
     source = iter(items)
     with ThreadPoolExecutor(1, thread_name_prefix="spikecal-reader") as pool:
@@ -21,7 +21,7 @@ def ahead(items: Iterable[Item]) -> Iterator[Item]:
 
 
 class _End:
-    """What comes after the last item."""
+    """Marks the end of the items."""
 
 
 _END = _End()

@@ -81,7 +81,7 @@ def test_agreement_is_told_where_there_are_no_labels() -> None:
 def test_processes_read_a_dataset_to_the_same_figures() -> None:
     assert spikecal.evaluate(snn(), Made(), workers=2) == spikecal.evaluate(snn(), Made())
     for data in ((images(4), torch.arange(4)), Stream()):
-        with pytest.raises(ConfigError, match="workers read a dataset"):
+        with pytest.raises(ConfigError, match="workers are for datasets"):
             spikecal.evaluate(snn(), data, workers=2)
     with pytest.raises(ConfigError, match="workers must be a non-negative integer, not -1"):
         spikecal.evaluate(snn(), Made(), workers=-1)

@@ -59,7 +59,7 @@ def test_a_stage_stops_where_nothing_is_gained() -> None:
     """A rate so high that the first steps do all there is to do, or harm."""
     quick = converted(optimiser="adam", lr=0.05, iterations=100, held_out=0.25)
     notes = [note for record in quick.records for note in record.notes]
-    assert any("the loss fell no more, stopped after" in note for note in notes)
+    assert any("the held-out loss no longer fell, stopped after" in note for note in notes)
     patient = converted(optimiser="adam", lr=1e-4, iterations=5, held_out=0.25)  # too few to be in vain
     assert not any("stopped" in note for record in patient.records for note in record.notes)
 

@@ -122,7 +122,7 @@ def test_scores_and_true_boxes(page: Page, measured: Measured) -> None:
 
 def test_the_summary_is_of_map(page: Page, measured: Measured) -> None:
     text = page.one("#summary").text
-    assert "with a spiking body" in text and "mAP at 0.5" in text and "right answers" not in text
+    assert "with a spiking body" in text and "mAP at 0.5" in text and "accuracy" not in text
     assert f"{100 * detected(measured).analog.map:.1f} %" in text
     assert page.texts("#accuracy-title") == ["mAP over T"]
     page.driver.execute_cdp_cmd(

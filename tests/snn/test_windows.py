@@ -255,7 +255,7 @@ def test_what_cannot_wait_is_refused() -> None:
     for waits, words in (
         ({joint: 1}, "cannot wait"),
         ({"nobody": 1}, "nobody cannot wait"),
-        ({neurons: T}, f"waits {T} steps; it must be 0 to T-1, here {T - 1}"),
+        ({neurons: T}, f"waits {T} steps: give 0 to T-1, here {T - 1}"),
         ({neurons: -1}, "waits -1 steps"),
         ({neurons: 1.0}, "waits 1.0 steps"),
     ):

@@ -1,6 +1,7 @@
 """Checkpoints as training tools write them."""
 
 import logging
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def test_what_is_left_out_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFix
     torch.save(LIGHTNING, tmp_path / "last.ckpt")
     with caplog.at_level(logging.INFO, "spikecal"):
         load_weights(residual(), tmp_path / "last.ckpt")
-    assert "the weights under model are used, and confusion, loss.weight are not" in caplog.text
+    assert "using the weights under model, but not confusion, loss.weight" in caplog.text
 
 
 def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
@@ -99,3 +100,12 @@ def test_wrapped_networks_convert(wrap: Any) -> None:
     plain = spikecal.convert(TRAINED, images, T=4, pipeline="lcp")
     wrapped = spikecal.convert(wrap(TRAINED), images, T=4, pipeline="lcp")
     assert torch.equal(wrapped.snn(images), plain.snn(images))
+
+
+def test_a_script_is_refused_without_advice_to_run_it(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is a newer way
+        torch.jit.save(torch.jit.script(nn.Linear(2, 2)), tmp_path / "net.pt")  # type: ignore[no-untyped-call]
+    with pytest.raises(FileError, match=r"TorchScript archives .*; save model.state_dict\(\) again") as caught:
+        load_weights(residual(), tmp_path / "net.pt")
+    assert "weights_only=False" not in str(caught.value) and "=`False`" not in str(caught.value)

@@ -143,11 +143,11 @@ class TestFetch:
     @pytest.mark.parametrize(
         ("name", "member", "reason"),
         [
-            ("a.pth", None, "sent another a"),
+            ("a.pth", None, "sent a different a"),
             ("b.pth", None, "404"),
             ("a.pth", "a", "not a zip"),
             ("a.zip", "b", "no item named 'b'"),
-            ("a.zip", "a", "sent another a"),
+            ("a.zip", "a", "sent a different a"),
         ],
     )
     def test_nothing_is_left_of_a_failure(
@@ -165,7 +165,7 @@ class TestFetch:
         for name in (f"net-{digest[:8]}.pth", "net-01234567.pth"):
             (tmp_path / "www" / name).write_bytes(self.CONTENT)
         assert hub.from_torch_hub(f"{server}/net-{digest[:8]}.pth").read_bytes() == self.CONTENT
-        with pytest.raises(hub.NotFetched, match="sent another"):
+        with pytest.raises(hub.NotFetched, match="sent a different"):
             hub.from_torch_hub(f"{server}/net-01234567.pth")
 
 

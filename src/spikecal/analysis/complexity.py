@@ -1,4 +1,4 @@
-"""What a conversion costs: seconds by phase and stage, and bytes of a parameter set."""
+"""The cost of a conversion: seconds by phase and stage, and bytes of a parameter set."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from spikecal.calibration.calibrators import Bias, Potential, Weights
 from spikecal.graph.graph import Graph
-from spikecal.graph.ops import Joint, Spike
+from spikecal.graph.ops import Joint, Spike, channels_of
 from spikecal.graph.stages import Stage, partition
 from spikecal.result import Result
 from spikecal.snn.execute import Shapes, shapes_of
@@ -26,7 +26,7 @@ class StageTime:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of a conversion: `phases` are lowering, thresholds and each T; `stages` what of a T each stage took."""
+    """Seconds of a conversion: `phases` are lowering, thresholds and each T; `stages` split each T."""
 
     phases: dict[str, float]
     stages: list[StageTime]
@@ -42,7 +42,7 @@ def timing(result: Result) -> Timing:
 
 
 def parameter_numbers(graph: Graph, inputs: Sequence[Tensor]) -> dict[str, int]:
-    """How many numbers each kind of calibration sets for images like `inputs`: every T has its own set of them."""
+    """How many parameters each kind of calibration sets for images like `inputs`: every T has its own set."""
     stages, shapes = partition(graph), shapes_of(graph, inputs)
     return {
         "bias": sum(_channels(stage, shapes) for stage in stages if Bias().applies(stage)),
@@ -64,4 +64,4 @@ def parameter_bytes(graph: Graph, inputs: Sequence[Tensor]) -> dict[str, int]:
 def _channels(stage: Stage, shapes: Shapes) -> int:
     op = stage.end.op
     assert isinstance(op, (Spike, Joint))
-    return shapes[stage.name][op.channel]
+    return channels_of(op, shapes[stage.name])

@@ -1,4 +1,4 @@
-"""What a conversion would be made of and what it would take, from one pass of the network."""
+"""Estimate the stages and the cost of a conversion from one pass of the network."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from spikecal.snn.execute import Shapes, shapes_of
 
 @dataclass(frozen=True)
 class Estimate:
-    """Facts of every stage, time and memory of the conversion for one T, and the energy of the network."""
+    """Facts about every stage, time and memory of the conversion for one T, and energy of the network."""
 
     stages: list[dict[str, Any]]
     seconds: float
@@ -32,7 +32,7 @@ class Estimate:
 
 
 def estimate(network: nn.Module, images: Tensor, keep: Sequence[str], T: int, plan: Plan) -> Estimate:
-    """Lower the network and time a pass over `images`; `ConversionError` where it cannot be converted."""
+    """Lower the network and time a pass over `images`; raises `ConversionError` if it cannot be converted."""
     lowered = lower(network, (images[:2],), keep)
     graph, linear = arranged(lowered, (images,), DEFAULT), linear_values(lowered, (images,))
     stages, shapes = partition(graph), shapes_of(graph, (images,))
@@ -43,7 +43,7 @@ def estimate(network: nn.Module, images: Tensor, keep: Sequence[str], T: int, pl
 
 
 def _energy(graph: Graph, images: Tensor, shapes: Shapes, T: int, pipeline: Pipeline) -> Expected:
-    """With the thresholds that the pipeline would find on these images."""
+    """The expected energy, with the thresholds that the pipeline would find on these images."""
     rates = {}
     for name, seen in observe(graph, [(images,)], [shapes], Silent()).items():
         op: Any = graph.nodes[name].op

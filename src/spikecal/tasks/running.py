@@ -1,4 +1,4 @@
-"""A network of a file run on images, with its spikes as data."""
+"""Run a network of a file on images, and write its spikes as data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ class Running:
     data_root: Path | None
     images: int
     seed: int
-    neurons: Sequence[str] = ()  # classes of those in the file that are not spikecal's
+    neurons: Sequence[str] = ()  # classes of the file's own neurons
     device: str | None = None
 
 
 def run_file(asked: Running) -> Outcome:
-    """Write what goes into the first layers and every spike."""
+    """Write the input currents of the first layers and every spike."""
     check_output(asked.output, [asked.file])
     if asked.output.suffix not in SUFFIXES:
         raise ConfigError(f"{asked.output}: spikes are written as {' or '.join(SUFFIXES)}")
@@ -44,5 +44,5 @@ def run_file(asked: Running) -> Outcome:
         "spikes": found.count, "layers": {name: list(shape) for name, shape in found.shapes.items()},
         "inputs": list(found.currents),
     }  # fmt: skip
-    said = f"{found.count:,} spikes of {len(found.shapes)} layers, {len(images)} images, {found.latency} steps"
+    said = f"{found.count:,} spikes; layers: {len(found.shapes)}, images: {len(images):,}, steps: {found.latency}"
     return Outcome(facts, [Line(f"{asked.output} {size(asked.output.stat().st_size)}: {said}")])
