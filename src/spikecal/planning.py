@@ -151,8 +151,8 @@ def check_room(found: Needs, memory: int, disk: int) -> None:
     if least > memory:
         raise ConfigError(
             f"this conversion needs {in_words(least)} of memory ({in_words(found.working)} for one call of "
-            f"{_images(found.at_once)} and {found.steps} steps, {in_words(found.histograms)} for histograms) besides its "
-            f"images, but {in_words(memory)} is free: convert on a larger machine, or with smaller images"
+            f"{_images(found.at_once)} and {found.steps} steps, {in_words(found.histograms)} for histograms) besides "
+            f"its images, but {in_words(memory)} is free: convert on a larger machine, or with smaller images"
         )
     if found.disk > disk:
         raise ConfigError(
