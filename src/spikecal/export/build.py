@@ -16,6 +16,8 @@ from spikecal.graph.graph import Node as Operation
 from spikecal.graph.ops import Joint, Spike
 from spikecal.snn.network import SpikingNetwork
 
+POTENTIALS = 'calibrate with Potential(per="channel"), or without potentials (--pipeline lcp)'
+
 
 def netlist_of(snn: SpikingNetwork, image: Tensor, low: Tensor, high: Tensor) -> Netlist:
     """The netlist of a network, in float64, for images like `image` `[1, C, ...]` from `low` to `high` `[C]`."""
@@ -50,13 +52,12 @@ def _check_ends(snn: SpikingNetwork) -> None:
     """Raise if a network has several inputs or outputs, or an analog head."""
     inputs, outputs = snn.graph.inputs(), snn.graph.outputs()
     if len(inputs) != 1:
-        raise ConversionError("input", f"the network has {len(inputs)} inputs", "export a network with one")
+        raise ConversionError("input", f"the network has {len(inputs)} inputs", "convert a model that takes one")
     if len(outputs) != 1:
-        raise ConversionError(
-            "output", f"the network has {len(outputs)} outputs ({', '.join(outputs)})", "export a network with one"
-        )
+        found = f"the network has {len(outputs)} outputs ({', '.join(outputs)})"
+        raise ConversionError("output", found, "convert a model that returns one of them")
     if snn.graph.head is not None:
-        raise ConversionError("output", "the network has an analog head", "convert without keep=[...]")
+        raise ConversionError("output", "the network has an analog head", "convert without keep=[...] (--keep)")
 
 
 def _current(snn: SpikingNetwork, node: Operation, arriving: Value) -> Value:
@@ -78,7 +79,7 @@ def _neurons(build: Builder, node: Operation, value: Value) -> Value:
     if len(value.shape) > 1 and op.channel != 1:
         refuse(node, f"channels at dimension {op.channel}", "put them at dimension 1")
     if op.v_init is not None and op.v_init.ndim > 1:
-        refuse(node, "an initial potential for each neuron", 'calibrate with Potential(per="channel")')
+        refuse(node, "an initial potential for each neuron", POTENTIALS)
     if op.bias is not None:
         value = value.plus(build.during(node, by_channel(op.bias, channels)))
     if op.step_bias is not None:
