@@ -97,8 +97,8 @@ class Weights(Calibrator):
     summed over all values of an image and averaged over the batch. At a joint there is no neuron and the loss is of the
     mean current. In stages where SGD would diverge, its rate is lowered (`stable_rate`).
 
-    `held_out` is the share of images that weights are not learned from: a stage stops once the loss on them no longer
-    falls, and keeps the weights with the lowest one. At 0, as in the paper, it uses all images and all iterations.
+    `held_out` is the share of the images that weights are not learned from: a stage stops once the loss on them no
+    longer falls, and keeps the best weights. At 0, as in the paper, it learns from all images in all iterations.
     """
 
     images: int = 1024
