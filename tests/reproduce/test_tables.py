@@ -178,7 +178,7 @@ def test_time(reproduce: Reproduce, folder: Path) -> None:
         "Potential": 60,
         "Weights": 60,
     }
-    assert "| thresholds, before each of them |" in (folder / "out" / "time.md").read_text()
+    assert "| thresholds, before each of these |" in (folder / "out" / "time.md").read_text()
 
 
 def test_space_is_exact(reproduce: Reproduce) -> None:

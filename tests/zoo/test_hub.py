@@ -52,7 +52,7 @@ def test_offline_is_one_line_at_once(spec: str) -> None:
 def test_models_without_weights_and_weights_without_models() -> None:
     with pytest.raises(ConfigError, match="pytorchcv has none for this model"):
         load_model("pytorchcv:resnext26_16x4d")
-    with pytest.raises(ConfigError, match="no weights 'NONE' for resnet18: there are IMAGENET1K_V1"):
+    with pytest.raises(ConfigError, match="no weights 'NONE' for resnet18: choose from IMAGENET1K_V1"):
         load_model("torchvision:resnet18.NONE")
     with pytest.raises(ConfigError, match="Invalid pretrained tag"):
         load_model("timm:resnet18.none")

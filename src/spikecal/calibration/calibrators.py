@@ -97,8 +97,8 @@ class Weights(Calibrator):
     summed over all values of an image and averaged over the batch. At a joint there is no neuron and the loss is of the
     mean current. In stages where SGD would diverge, its rate is lowered (`stable_rate`).
 
-    `held_out` is the share of images that weights are not learned from: a stage stops once the loss on them no longer
-    falls, and keeps the weights with the lowest one. At 0, as in the paper, it uses all images and all iterations.
+    `held_out` is the share of the images that weights are not learned from: a stage stops once the loss on them no
+    longer falls, and keeps the best weights. At 0, as in the paper, it learns from all images in all iterations.
     """
 
     images: int = 1024
@@ -192,17 +192,15 @@ class Best:
 
 @torch.no_grad()
 def held_out_loss(stage: Stage, held: Samples, weights: dict[str, Tensor], T: int) -> float:
-    """The loss on images that nothing is learned from, over all ranks."""
-    end = stage.end.op
-
-    def loss(sample: Sample) -> Tensor:
+    """The loss on images that nothing is learned from."""
+    end, losses = stage.end.op, []
+    for sample in held.parts(LOOKED_AT):
         output = mean_current(stage, sample, weights)
         if isinstance(end, Spike):
             cells = end.cells(output.ndim)
             output = end.neuron.closed_form(output, cells, T) * (cells.theta / T)
-        return (output - sample.target).square().sum(dtype=torch.float64)
-
-    return held.total(map(loss, held.parts(LOOKED_AT)))
+        losses.append((output - sample.target).square().sum(dtype=torch.float64))
+    return held.total(losses)
 
 
 def mean_current(stage: Stage, sample: Sample, weights: dict[str, Tensor]) -> Tensor:

@@ -77,11 +77,11 @@ class Samples:
                 if len(part):
                     yield group.take(part, self.device)
 
-    def total(self, parts: Iterable[Tensor]) -> float:
-        """These numbers and those of other ranks, added up."""
+    def total(self, numbers: Iterable[Tensor]) -> float:
+        """The sum of these numbers, and of those of all other ranks."""
         total = self.ranks.sum(1, self.device)
-        for part in parts:
-            total.add(part.reshape(1))
+        for number in numbers:
+            total.add(number.reshape(1))
         return float(total.total())
 
     def draw(self, size: int) -> Iterator[tuple[Sample, float]]:
