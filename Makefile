@@ -4,7 +4,7 @@ BIN := .venv/bin
 # The folder is in the stamp's name: a moved or copied checkout installs itself again.
 STAMP := .venv/installed-$(shell pwd | cksum | cut -d' ' -f1)
 
-.PHONY: demo test test-all browser lint types docs docs-serve bench verify-exports format clean
+.PHONY: demo test test-all browser lint types docs docs-serve bench bench-peers verify-exports format clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -45,13 +45,25 @@ docs-serve: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python bench/convert.py
 
+# spikecal beside SpikingJelly, sinabs and a plain loop. sinabs is installed without what it needs for files and chips:
+# it wants an older nir than SpikingJelly, and neither is asked for files here.
+PEERS := .venv-peers
+bench-peers:
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		pbr --editable '.[fast,nir,plots,spikingjelly]'
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps sinabs==3.1.3
+	$(PEERS)/bin/python bench/peers.py
+
 # Exported networks in other simulators. sinabs and SpikingJelly want different versions of nir: each in its own environment.
+# What was killed resumes from .venv-sinabs/work, which goes when all of it is done.
 SINABS := .venv-sinabs
 verify-exports: $(STAMP)
-	$(BIN)/python bench/exports.py
 	$(PYTHON) -m venv $(SINABS)
 	$(SINABS)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 sinabs==3.1.3 --editable '.[nir]'
-	$(SINABS)/bin/python bench/exports.py
+	$(BIN)/python bench/exports.py $(SINABS)/work
+	$(SINABS)/bin/python bench/exports.py $(SINABS)/work
+	rm -rf $(SINABS)/work
 
 format: $(STAMP)
 	$(BIN)/python -m ruff check --fix .
@@ -65,4 +77,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch '$@'
 
 clean:
-	rm -rf .venv .venv-sinabs build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-peers .venv-sinabs build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,4 +1,4 @@
-"""What AUTO reaches within T steps, and within T and some steps of waiting; writes bench/results/auto.json.
+"""The accuracy that AUTO reaches within T steps, and with some steps of waiting; writes bench/results/auto.json.
 
     python bench/auto.py DATA [NETWORK=FILE …]     rerun to resume after the last finished row
 

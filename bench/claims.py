@@ -1,20 +1,20 @@
 """Why some of the paper's claims are not seen in docs/results.md; writes bench/results/claims.json.
 
-    python bench/claims.py [DIR] [MODEL=FILE …]     killed, it goes on after the last finished row
+    python bench/claims.py [DIR] [MODEL=FILE …]     rerun to resume after the last finished row
 
-DIR is where CIFAR-10 is (default: where `spikecal datasets` puts it). All is measured on images of the training set
-that are not calibrated on, 1,000 of them, 5,000 for `weights`; no test image is looked at.
+DIR is where CIFAR-10 is (default: where `spikecal datasets` puts it). Everything is measured on images of the training
+set that calibration does not see: 1,000 of them, 5,000 for `weights`. No test image is used.
 
 `thresholds`: networks for 4 and 16 steps with three kinds of threshold, run in four ways. `even`: every neuron gets
-its mean current at every step, so that its output is the closed form that thresholds are searched with. `spikes`: as
-it is. `corrected`: the same, and each output gets what it lacks on average on 512 calibration images, one number a
-class. `lcp`: with the bias of every layer calibrated. Beside them `ann`, the original.
+its mean current at every step, so that its output is the closed form with which thresholds are searched. `spikes`: the
+network itself. `corrected`: the same, with the mean error on 512 calibration images added to each output, one number
+per class. `lcp`: with the bias of every layer calibrated. `ann` is the original.
 
 `bias`: LCP of ResNet-20 for 8 steps with the bias from 32 or 256 images of some classes only; thresholds are always
 those of 1,024 images of all classes.
 
 `weights`: networks without BN for 4 steps, calibrated in some ways on 256 images and more, with thresholds of 1,024.
-Right answers on the images that were calibrated on (`seen_right`) and on the others (`right`), and on both the squared
+Correct answers on calibration images (`seen_right`) and on others (`right`), and on both the squared
 error of the outputs, relative to the variance of the ANN's (`seen_error`, `error`).
 """
 
@@ -73,7 +73,7 @@ CALIBRATED: dict[str, tuple[int, tuple[Calibrator, ...]]] = {
 
 
 class Rows:
-    """What was measured, by part and row; written after each one."""
+    """The measurements by part and row, written after each one."""
 
     def __init__(self) -> None:
         self.found: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
@@ -89,7 +89,7 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A network, the images that it can be calibrated on and the others, as it takes them, with the labels of both."""
+    """A network, its normalised calibration images and other images, with the labels of both."""
 
     model: nn.Module
     seen: Tensor
@@ -124,7 +124,7 @@ def main(root: Path | None, files: dict[str, Path]) -> None:
 
 
 def threshold(one: Subject, T: int, kind: Threshold) -> dict[str, float]:
-    """Shares of right answers."""
+    """Shares of correct answers."""
     snn, calibrated = (
         spikecal.convert(one.model, one.seen, T=T, pipeline=replace(pipeline, threshold=kind), records=False).snn
         for pipeline in (spikecal.BASELINE, spikecal.LCP)
@@ -142,7 +142,7 @@ def threshold(one: Subject, T: int, kind: Threshold) -> dict[str, float]:
 
 
 def learned(one: Subject, count: int, calibrators: tuple[Calibrator, ...]) -> dict[str, float]:
-    """What some images, calibrated on, make of a network."""
+    """The effect of calibrating a network on some images."""
     pipeline = spikecal.Pipeline(sweeps=(calibrators,))
     with given_thresholds(thetas(one, WEIGHTS_T)):
         snn = spikecal.convert(one.model, one.seen[:count], T=WEIGHTS_T, pipeline=pipeline, records=False).snn
@@ -150,7 +150,7 @@ def learned(one: Subject, count: int, calibrators: tuple[Calibrator, ...]) -> di
 
 
 def compared(one: Subject, network: nn.Module, count: int) -> dict[str, float]:
-    """Shares of right answers and errors, on the first images that can be calibrated on and on the others."""
+    """Shares of correct answers, and errors, on the first calibration images and on others."""
     found = {}
     parts = {"seen_": (one.seen[:count], one.seen_labels[:count]), "": (one.tested, one.labels)}
     for prefix, (images, labels) in parts.items():
@@ -161,7 +161,7 @@ def compared(one: Subject, network: nn.Module, count: int) -> dict[str, float]:
 
 
 def few_classes(one: Subject, count: int, classes: int) -> dict[str, float]:
-    """Mean and deviation of the share of right answers, over samples of some classes that the bias is calibrated on."""
+    """Mean and deviation of the share of correct answers, over samples of some classes for calibrating the bias."""
     light, right = spikecal.LCP.changed(spikecal.Bias, images=count), []
     for seed in range(SEEDS):
         chosen = _of_classes(one.seen_labels, classes, seed)[:count]
@@ -173,12 +173,12 @@ def few_classes(one: Subject, count: int, classes: int) -> dict[str, float]:
 
 @cache
 def thetas(one: Subject, T: int) -> list[Tensor]:
-    """Thresholds of 1,024 images, which all rows of a network share."""
+    """Thresholds from 1,024 images, shared by all rows of a network."""
     return thresholds(one.model, one.seen[:CALIBRATION], T)
 
 
 def _of_classes(labels: Tensor, classes: int, seed: int) -> Tensor:
-    """Which images are of `classes` classes, chosen by a seed, in an order of that seed."""
+    """The images of `classes` classes drawn by a seed, in random order."""
     order = shuffled(len(labels), seed)
     return order[torch.isin(labels[order], shuffled(int(labels.max()) + 1, seed)[:classes])]
 

@@ -1,12 +1,13 @@
 """Speed of conversion and of running, as ratios to passes of the ANN measured in the same run.
 
-    python bench/convert.py                      everything, into bench/results/convert.json; says what got worse
-    python bench/convert.py --part resnet20      one network (or scaling, or memory), into the same file
-    python bench/convert.py --profile resnet20   where the time of one conversion goes
+    python bench/convert.py                      everything, into bench/results/convert.json; reports what got worse
+    python bench/convert.py --part resnet20      one network (or weights, scaling, memory, steps), into the same file
+    python bench/convert.py --profile resnet20   where the time of a conversion goes
 
+With OMP_NUM_THREADS=1 times are seconds of the processor, which those of others on a shared machine are not part of.
 The ANN is the same network with BN folded, channels last. Weights are random, BN statistics are those of random
-images: speed does not depend on them, firing rates are ordinary. Ratios are measured with compiled loops, where numba
-is installed, and by torch alone.
+images: speed does not depend on them, and firing rates are ordinary. Ratios are measured with compiled loops, if numba
+is installed, and with torch alone.
 """
 
 import argparse
@@ -27,15 +28,25 @@ from torch import Tensor, nn
 from torch.fx.experimental.optimization import fuse
 
 import spikecal
-from spikecal import kernels
+from spikecal import Weights, kernels
 from spikecal.files import write_whole
+from spikecal.graph.ops import Conv
+from spikecal.graph.stages import partition
+from spikecal.memory import return_freed_memory
+from spikecal.planning import peak_bytes
+from spikecal.snn.execute import shapes_of
 from spikecal.zoo.models import build_model
 
 RESULT = Path(__file__).parent / "results" / "convert.json"
 NETWORKS = ("vgg16", "resnet20", "resnet32", "resnet44", "resnet56")
 T, BIAS_IMAGES, THRESHOLD_IMAGES = 16, 128, 1024
-RATIOS = ("convert_over_floor", "run_over_passes")
+RATIOS = ("convert_over_floor", "run_over_passes", "iteration_over_convolutions")
 NOISE = 1.05  # between two runs of the same code
+STEP_IMAGES = 4  # of the memory over T
+LEARNING = ("resnet20", "vgg16")
+FEW, MORE = 5, 20  # iterations: what a run of more takes longer is of iterations alone
+CLOCK = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+PARTS = (*NETWORKS, "weights", "scaling", "memory", "steps")
 
 
 def network(name: str) -> nn.Module:
@@ -53,13 +64,13 @@ def images(n: int) -> Tensor:
 
 
 def seconds(action: Callable[[], Any]) -> float:
-    started = time.perf_counter()
+    started = CLOCK()
     action()
-    return time.perf_counter() - started
+    return CLOCK() - started
 
 
 def in_turn(rounds: int, **actions: Callable[[], Any]) -> dict[str, list[float]]:
-    """Seconds of each action in every round; they take turns, so that a busy time of the machine hits all of them."""
+    """Seconds of each action in every round; they take turns, so that a busy machine slows all of them alike."""
     for action in actions.values():
         action()
     taken: dict[str, list[float]] = {name: [] for name in actions}
@@ -70,7 +81,7 @@ def in_turn(rounds: int, **actions: Callable[[], Any]) -> dict[str, list[float]]
 
 
 def ratio(above: list[float], below: list[float]) -> float:
-    """Median over rounds of the ratio within a round: what is compared was measured one after the other."""
+    """Median over rounds of the ratio within a round, where both were measured one after the other."""
     return statistics.median(a / b for a, b in zip(above, below, strict=True))
 
 
@@ -152,6 +163,92 @@ def scaling(rounds: int) -> dict[str, Any]:
     return {"seconds_by_T": by_T, "seconds_by_images": by_images}
 
 
+def weights(rounds: int) -> dict[str, Any]:
+    """An iteration of weights calibration over the convolutions it needs: forward, and the slope by the weights."""
+    found = {}
+    for name in LEARNING:
+        model, x = network(name), images(64)
+        snn = spikecal.convert(model, x[:4], T=4, pipeline="baseline", records=False).snn
+        batch = Weights().batch
+        shapes = shapes_of(snn.graph, (x[:batch],))
+        convolutions = [
+            convolution(
+                node.op, torch.randn(batch, *shapes[node.inputs[0]][1:]), torch.randn(batch, *shapes[node.name][1:])
+            )
+            for stage in snn.stages
+            for node in stage.weighted()
+        ]
+
+        def floor(needed: list[Callable[[], None]] = convolutions) -> float:
+            return seconds(lambda: [one() for _ in range(MORE - FEW) for one in needed])
+
+        ratios, taken = [], []
+        for number in range(rounds + 1):
+            least, of = floor(), [solving(model, x, iterations) for iterations in (FEW, MORE)]
+            if number:  # the first does not count
+                ratios.append((of[1] - of[0]) / least)
+                taken.append((of[1] - of[0]) / (MORE - FEW))
+        found[name] = {
+            "iteration_over_convolutions": statistics.median(ratios),
+            "seconds_per_iteration": statistics.median(taken),
+        }
+        print(name, found[name], flush=True)
+    return found
+
+
+def convolution(op: Any, x: Tensor, slope: Tensor) -> Callable[[], None]:
+    """One layer with weights, and the slope by its weights, on values laid out as calibration has them."""
+    if isinstance(op, Conv):
+        x, slope = (t.contiguous(memory_format=torch.channels_last) for t in (x, slope))
+    weight = op.weight.detach().clone().requires_grad_()
+
+    def run() -> None:
+        value = torch.func.functional_call(op, {"weight": weight}, (x,))
+        torch.autograd.grad(value, weight, slope)
+
+    return run
+
+
+def solving(model: nn.Module, x: Tensor, iterations: int) -> float:
+    """Seconds in which a conversion learns the weights of all stages."""
+    spent = []
+
+    class Timed(Weights):
+        label = "weights"
+
+        def solve(self, view: Any) -> Any:
+            updates: list[Any] = []
+            spent.append(seconds(lambda: updates.append(super(Timed, self).solve(view))))
+            return updates[0]
+
+    pipeline = spikecal.Pipeline(sweeps=((Timed(iterations=iterations, images=len(x)),),))
+    spikecal.convert(model, x, T=4, pipeline=pipeline)
+    return sum(spent)
+
+
+def steps() -> dict[str, Any]:
+    """Peak memory of a conversion beside the bits of its spikes, up to 1,024 steps, each in a new process."""
+    found = {}
+    for T in (16, 64, 256, 1024):
+        command = [sys.executable, __file__, "--peak-steps", str(T)]
+        found[str(T)] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        print(T, found[str(T)], flush=True)
+    return found
+
+
+def peak_steps(T: int) -> None:
+    """On few images of a small network, so that nothing goes to disk; all of it is printed."""
+    torch.manual_seed(0)
+    model, x = build_model("resnet20")[0].eval(), images(STEP_IMAGES)
+    lcp = spikecal.LCP.with_images(STEP_IMAGES)
+    spikecal.convert(model, x[:2], T=2, pipeline=lcp)  # what is allocated once and for all
+    before = resident_now()
+    result = spikecal.convert(model, x, T=T, pipeline=lcp)
+    graph = result.snn.graph
+    bits = peak_bytes(partition(graph), shapes_of(graph, (x,)), T, STEP_IMAGES)
+    print(json.dumps({"peak_growth_bytes": resident("VmHWM") - before, "between_stages_bytes": bits}))
+
+
 def memory(name: str) -> dict[str, Any]:
     """Peak memory of a conversion above that of the process before it, for several budgets, each in a new process."""
     found = {}
@@ -163,11 +260,17 @@ def memory(name: str) -> dict[str, Any]:
 
 def peak(name: str, megabytes: int) -> None:
     model, x = network(name), images(THRESHOLD_IMAGES)
-    spikecal.convert(model, x[:4], T=1, pipeline="lcp")  # what torch allocates once and for all
-    Path("/proc/self/clear_refs").write_text("5")  # start the high-water mark anew
-    before = resident("VmRSS")
+    spikecal.convert(model, x[:4], T=1, pipeline="lcp")  # let torch allocate what it keeps
+    before = resident_now()
     taken = seconds(lambda: spikecal.convert(model, x, T=64, pipeline="lcp", memory=megabytes * 2**20))
     print(json.dumps({"peak_growth_bytes": resident("VmHWM") - before, "seconds": taken}))
+
+
+def resident_now() -> int:
+    """Resident memory, from which on the highest is looked for anew."""
+    return_freed_memory()
+    Path("/proc/self/clear_refs").write_text("5")
+    return resident("VmRSS")
 
 
 def resident(field: str) -> int:
@@ -190,29 +293,40 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "capability": torch.backends.cpu.get_cpu_capability(),
+        "clock": CLOCK.__name__,
         "python": platform.python_version(),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=[*NETWORKS, "scaling", "memory"], action="append")
+    parser.add_argument("--part", choices=PARTS, action="append")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--profile", choices=NETWORKS)
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--peak-steps", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.peak:
         return peak(arguments.peak[0], int(arguments.peak[1]))
+    if arguments.peak_steps:
+        return peak_steps(arguments.peak_steps)
     if arguments.profile:
         return profile(arguments.profile)
-    wanted = arguments.part or [*NETWORKS, "scaling", "memory"]
+    wanted = arguments.part or PARTS
+    whole: dict[str, Callable[[], Any]] = {
+        "weights": lambda: weights(arguments.rounds),
+        "scaling": lambda: scaling(arguments.rounds),
+        "memory": lambda: memory("resnet20"),
+        "steps": steps,
+    }
     found: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    found |= {"machine": machine(), "T": T, "rounds": arguments.rounds}
+    here = {"machine": machine(), "rounds": arguments.rounds}
+    found = {**here, **found, "T": T}  # parts say where they were measured; those of before that do not, here
     got_worse: list[str] = []
     for part in wanted:
         if part in NETWORKS:
             networks = found.setdefault("networks", {})
-            before, row = networks.get(part, {}), measure(part, arguments.rounds)
+            before, row = networks.get(part, {}), measure(part, arguments.rounds) | here
             networks[part] = row
             got_worse += worse(part, before, row)
             print(
@@ -221,7 +335,13 @@ def main() -> None:
                 f"{row['run_over_passes_torch']:.2f})   {1e3 * row['seconds_per_stage']:.0f} ms per stage"
             )
         else:
-            found[part] = scaling(arguments.rounds) if part == "scaling" else memory("resnet20")
+            before, found[part] = found.get(part, {}), whole[part]() | here
+            got_worse += [
+                line
+                for name in LEARNING
+                if part == "weights"
+                for line in worse(name, before.get(name, {}), found[part][name])
+            ]
             print(json.dumps({part: found[part]}, indent=1))
         RESULT.parent.mkdir(exist_ok=True)
         write_whole(RESULT, json.dumps(found, indent=1) + "\n")

@@ -2,13 +2,13 @@
 
     python bench/detection.py readout --data voc:PATH [--weights FILE]     mAP on validation images, both readouts
     python bench/detection.py features --data voc:PATH [-T 16 -T 64]       how far the maps are from the analog ones
-    python bench/detection.py chance --data voc:PATH [-T 64]               ACP less LCP on other test images
+    python bench/detection.py chance --data voc:PATH [-T 64]               ACP minus LCP on resampled test images
     python bench/detection.py memory [-T 8 -T 32]                          peak memory at 800 x 1333 pixels
-    python bench/detection.py steps --data voc:PATH [--weights FILE]       seconds an image, by steps a call
+    python bench/detection.py steps --data voc:PATH [--weights FILE]       seconds per image, by steps per call
     python bench/detection.py pooling --data voc:PATH                      seconds of Faster R-CNN, by roi_align
 
 `readout` decides the default of `detection.convert`; it and `features` see validation images, never test images.
-`chance` sees the test images of the table whose figures it weighs, and decides nothing.
+`chance` uses the test images of the table that it checks, and decides nothing.
 """
 
 import argparse
@@ -47,7 +47,7 @@ RESULTS = Path(__file__).parent / "results" / "detection.json"
 
 
 def keep(part: str, found: Any) -> None:
-    """Put one part into the results; the others stay."""
+    """Update one part of the results; the others stay."""
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     machine = {"torch": torch.__version__, "threads": torch.get_num_threads(), "processor": platform.machine()}
     RESULTS.write_text(json.dumps({**known, part: {"found": found, "machine": machine}}, indent=1) + "\n")
@@ -106,7 +106,7 @@ def features(data: str, weights: Path | None, steps: list[int]) -> None:
 
 
 def chance(data: str, weights: Path | None, steps: list[int]) -> None:
-    """ACP less LCP in mAP, and its deviation over sets of test images drawn from these with replacement."""
+    """ACP minus LCP in mAP, and its deviation over bootstrap samples of the test images."""
     detector, sizes = load_detector(MODEL, weights), find("detect").sizes
     assert sizes is not None
     train, images = detection.load_boxes(data, "train"), detection.load_boxes(data, "test")
@@ -127,7 +127,7 @@ def chance(data: str, weights: Path | None, steps: list[int]) -> None:
 
 
 def memory(steps: list[int]) -> None:
-    """Each T in a process of its own, for the peak is one of a process."""
+    """Each T in its own process, as the peak is that of a process."""
     rows = []
     for T in steps:
         command = [sys.executable, __file__, "peak", "-T", str(T)]
@@ -146,7 +146,7 @@ def peak(T: int) -> None:
     analog, started = resident("VmHWM"), time.perf_counter()
     made = detection.convert(detector, [image], T, "lcp", memory=2**30)
     converted, taken = resident("VmHWM"), time.perf_counter() - started
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     started = time.perf_counter()
     with torch.no_grad():
         made.detector([image])
@@ -173,10 +173,10 @@ def steps_a_call(data: str, weights: Path | None) -> None:
 
 
 def pooling(data: str) -> None:
-    """Processor time for an image of the small Faster R-CNN, with random weights, in detection and in training."""
+    """Processor time per image of the small Faster R-CNN, with random weights, in detection and in training."""
     operator: Any = vision("torchvision.ops.roi_align")
     if operator._roi_align is not roi_align:
-        sys.exit("torchvision's compiled operators load here: there is nothing to compare")
+        sys.exit("torchvision's compiled operators load here, so there is nothing to compare")
     train = detection.load_boxes(data, "train")
     images = [train.image(i) for i in range(TIMED)]
     targets = [{"boxes": train.targets[i].boxes, "labels": train.targets[i].labels} for i in range(TIMED)]
@@ -213,7 +213,7 @@ def torchvisions_own() -> Any:
 
 
 def fewest_seconds(call: Callable[[], None]) -> float:
-    """Of processor time, out of three calls after a first one."""
+    """The least processor time of three calls after a first one."""
     call()
     taken = []
     for _ in range(3):

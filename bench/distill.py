@@ -1,12 +1,12 @@
-"""How good distilled images are against iterations and seconds: what the default number of iterations is chosen by.
+"""Quality of distilled images against iterations and seconds, for choosing the default number of iterations.
 
-    python bench/distill.py [DIR]     into bench/results/distill.json; killed, it goes on after the last finished row
+    python bench/distill.py [DIR]     into bench/results/distill.json; rerun to resume after the last finished row
     python bench/distill.py --whole   the time of 1,024 images on all cores, into the same file
     python bench/distill.py --parts [DIR]      thresholds and biases from real or from distilled images, likewise
 
 DIR is where CIFAR-10 is (default: where `spikecal datasets` puts it). The embedded ResNet-20 and the one without BN are
 calibrated with LCP for 4 steps on 256 images of each kind, and measured on 1,000 other images of the training set. No
-test image is looked at.
+test image is used.
 """
 
 import json
@@ -64,7 +64,7 @@ def main(root: Path | None) -> None:
 
 
 def whole() -> None:
-    """How long all the images of a conversion take, with as many threads as torch takes by itself."""
+    """The time to make all images of a conversion, with torch's default number of threads."""
     model, card = load_model("resnet20")
     started, used = time.perf_counter(), time.process_time()
     images = spikecal.distill(model, card=card).images
@@ -108,7 +108,7 @@ def thresholds(model: nn.Module, images: Tensor, T: int = STEPS) -> list[Tensor]
 
 @contextmanager
 def given_thresholds(thetas: list[Tensor]) -> Iterator[None]:
-    """Conversions inside take these thresholds and look for none."""
+    """Make conversions use these thresholds instead of searching."""
     search, left = MMSE.choose, cycle(thetas)
     MMSE.choose = lambda *_: next(left)  # type: ignore[method-assign]
     try:
@@ -118,7 +118,7 @@ def given_thresholds(thetas: list[Tensor]) -> Iterator[None]:
 
 
 def made(kind: str, model: nn.Module, card: Card, real: Tensor) -> tuple[Tensor, dict[str, Any]]:
-    """Images of a kind as the network takes them, and what is known of them."""
+    """Normalised images of a kind, and facts about them."""
     if kind == "real":
         return prepare(real, card, kind), {}
     if kind in ("white", "pink"):  # noise with the card's mean and deviation, as bytes

@@ -1,9 +1,9 @@
 """Energy and firing rates of networks calibrated by LCP, and what rates depend on; writes bench/results/energy.json.
 
-    python bench/energy.py [MODEL=FILE …]     killed, it goes on after the last finished row
+    python bench/energy.py [MODEL=FILE …]     rerun to resume after the last finished row
 
-On the embedded images: all for thresholds, 128 for the bias, 500 test images. Beside ResNet-20, which is embedded, the
-networks that are named. Those without BN have only `rates`, which take seconds.
+On the embedded images: all for thresholds, 128 for the bias, 500 test images. Besides the embedded ResNet-20, it
+measures the given networks. Those without BN have only `rates`, which take seconds.
 
 `networks`: accuracy, energy as a share of the ANN's (`ratio`, and with all lines), break-even T at these rates, and
 firing rates: spikes per neuron and step (`rate`), those of each layer, and their mean, least and most.
@@ -49,7 +49,7 @@ NETWORKS = ("resnet20", "resnet20-nobn")
 
 
 class Rows:
-    """What was measured, by part and row; written after each one."""
+    """The measurements by part and row, written after each one."""
 
     def __init__(self) -> None:
         self.found: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
@@ -65,7 +65,7 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A network with the images it is calibrated on and those it is measured on."""
+    """A network with its calibration images and its test images."""
 
     name: str
     file: Path | None
@@ -130,7 +130,7 @@ def measured(subject: Subject, T: int, threshold: Threshold = spikecal.LCP.thres
 
 
 def crossings(subject: Subject) -> dict[str, int]:
-    """Rates fall slowly with T and energy is about their product with it, so it grows with T."""
+    """Rates fall slowly with T, and energy is about rate times T, so it grows with T."""
     ratios: dict[int, dict[str, float]] = {}
 
     def ratio(T: int, kind: str) -> float:
@@ -144,7 +144,7 @@ def crossings(subject: Subject) -> dict[str, int]:
 
 
 def first_above(limit: float, grows: Callable[[int], float]) -> int:
-    """The smallest T at which a function that grows is above a limit, up to LARGEST."""
+    """The smallest T up to LARGEST at which a growing function exceeds a limit."""
     high = STEPS[-1]
     while grows(high) <= limit and high < LARGEST:
         high *= 2

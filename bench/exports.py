@@ -1,11 +1,12 @@
 """Exports of the embedded ResNet-20 in every installed simulator: bench/results/exports.json, docs/how-to/export.md.
 
-    python bench/exports.py [DIR]     rerun to resume after the last finished row
+    python bench/exports.py DIR     rerun to resume after the last finished row
 
 `make verify-exports` runs it in one environment with SpikingJelly and ONNX Runtime and in another one with sinabs: they
 want different versions of nir. Networks are calibrated by LCP on 128 embedded images and kept in DIR, so that both
-environments run the same ones. They run on 500 test images, 100 where sums are exact, and every spike is compared in
-single precision; in double precision on 50 of them. `accuracy` has the network and its exact export on 1,000 images.
+environments run the same ones. DIR has the names of finished rows, too, so that a new one begins all over again.
+Networks run on 100 test images, the first one as it is on 500, and every spike is compared in single precision; in
+double precision on 50 of them. `accuracy` has the network and its exact export on 1,000 images.
 """
 
 import json
@@ -35,7 +36,7 @@ from spikecal.zoo.models import load_model
 RESULT = Path(__file__).parent / "results" / "exports.json"
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "export.md"
 T, CALIBRATION, TESTED = 8, 128, 1000
-IMAGES = {False: 500, True: 100}  # exact: every spike is the same, which takes fewer images to see
+IMAGES, ANSWERS = 100, 500  # every spike is compared on so many; answers of the first network on more
 LATENCIES = {"resnet20, T=8": None, "resnet20, T=8, latency 18": 18}
 KINDS = {False: "as it is", True: "exact"}
 SUFFIXES = {"nir": ".nir", "onnx": ".onnx", "spikingjelly": ".py"}
@@ -44,13 +45,16 @@ SUFFIXES = {"nir": ".nir", "onnx": ".onnx", "spikingjelly": ".py"}
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     found: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {"rows": {}, "accuracy": {}}
+    finished = folder / "finished.json"
+    done = {*json.loads(finished.read_text())} & {*found["rows"]} if finished.exists() else set()
     images, labels = tested(TESTED)
     for exact, (name, latency), to in product((False, True), LATENCIES.items(), SIMULATORS):
         wanted = {s.name: f"{name}, {KINDS[exact]}, {to}, {s.name}" for s in SIMULATORS[to] if s.installed}
-        if all(row in found["rows"] for row in wanted.values()):
+        if done.issuperset(wanted.values()):
             continue
         snn = converted(folder / f"{name}.snn", latency)
-        for verdict, packages in verified(snn, to, exact, images[: IMAGES[exact]], labels[: IMAGES[exact]]):
+        count = IMAGES if exact or latency else ANSWERS
+        for verdict, packages in verified(snn, to, exact, images[:count], labels[:count]):
             found["rows"][wanted[verdict["simulator"]]] = {**verdict, "packages": packages}
         if exact and latency is None and name not in found["accuracy"]:
             found["accuracy"][name] = accuracies(snn, images, labels)
@@ -60,6 +64,11 @@ def main(folder: Path) -> None:
             r"(<!-- exports -->\n).*?(<!-- end -->)", rf"\1\n{table(found)}\n\2", PAGE.read_text(), flags=re.DOTALL
         )
         write_whole(PAGE, page)
+        done.update(wanted.values())
+        write_whole(finished, json.dumps(sorted(done), indent=1) + "\n")
+    wrong = [row for row in sorted(done) if not found["rows"][row]["faithful"]]
+    if wrong:
+        raise SystemExit(f"not faithful: {'; '.join(wrong)}")
 
 
 def tested(count: int) -> tuple[Tensor, Tensor]:
@@ -136,4 +145,4 @@ def table(found: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.gettempdir()) / "spikecal-exports")
+    main(Path(sys.argv[1]))

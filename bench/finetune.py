@@ -4,7 +4,7 @@
 
 The ResNet-20 in the package, fine-tuned and calibrated on 768 of the 1,024 calibration images in the package. On the
 other 256, `divergence` is KL(ANN || network) and `agreement` the share of equal answers: settings are chosen by these.
-`test` is the share of right answers on the 1,000 test images in the package, by which nothing is chosen. `quantised`
+`test` is the share of correct answers on the 1,000 embedded test images, which choose nothing. `quantised`
 has the quantised networks, `rows` the spiking ones.
 """
 
@@ -42,7 +42,7 @@ Network = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Known(NetworkPhase):
-    """Fine-tuning that was done before: what a working directory has of it."""
+    """Fine-tuning done before, from a working directory."""
 
     file: str
     rounds: int = 1
@@ -63,7 +63,7 @@ class Known(NetworkPhase):
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A network with images to calibrate on, to compare on and to test on."""
+    """A network with images for calibration, comparison and tests."""
 
     model: nn.Module
     seen: Tensor
@@ -106,7 +106,7 @@ def main(work: Path) -> None:
 
 
 def fine_tuned(one: Subject, T: int, work: Path, found: dict[str, Any]) -> Known:
-    """Fine-tune, or go on with it, and measure the quantised network before and after it."""
+    """Fine-tune, or resume, and measure the quantised network before and after it."""
     plan = Pipeline(sweeps=(TUNED,))
     snn = spikecal.convert(one.model, one.seen, T=T, pipeline=plan, workdir=work / f"T{T}", records=False).snn
     plain = spikecal.convert(one.model, one.seen, T=T, pipeline="baseline", records=False).snn

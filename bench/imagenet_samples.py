@@ -1,4 +1,4 @@
-"""A network of ImageNet's size and photographs for it: what `spikecal reproduce imagenet` is measured on here.
+"""A network of ImageNet's size and photographs for it, with which `spikecal reproduce imagenet` is measured here.
 
     IMAGENET_SAMPLES=FOLDER spikecal reproduce imagenet --model bench/imagenet_samples.py:efficientnet_lite0 \\
         --data bench/imagenet_samples.py:photographs …                    (the whole command: scripts/results.sh)
@@ -25,8 +25,8 @@ FOLDER = "IMAGENET_SAMPLES"
 CLASSES, SEED = 1000, 0
 SPLITS = {"train": slice(0, 500), "test": slice(500, 750)}  # the last 250 are left for whoever has something to choose
 ABOUT = (
-    "one photograph for each class of ImageNet, 500 classes to calibrate on and 250 others to test on: no class is in "
-    "both. Most likely they are training images of the network, on which it is more often right than on others; the "
+    "one photograph per class of ImageNet, 500 classes for calibration and 250 others for tests: no class is in "
+    "both. Most likely they are training images of the network, on which it is right more often; the "
     "paper tests on 50,000 validation images"
 )
 
@@ -46,9 +46,9 @@ def efficientnet_lite0() -> tuple[nn.Module, Card]:
 
 
 def photographs(split: str) -> Data:
-    """Those of some classes; which, a fixed seed decides. A class is the place of its WordNet id among all."""
+    """Photographs of some classes, drawn by a fixed seed. A class is the position of its WordNet id among all."""
     if FOLDER not in os.environ:
-        raise DataError(f"say where the photographs are: {FOLDER}=FOLDER")
+        raise DataError(f"set {FOLDER} to the folder of the photographs")
     files = {}
     for path in sorted(Path(os.environ[FOLDER]).iterdir()):
         if found := re.search(r"n\d{8}", path.name):

@@ -4,7 +4,7 @@
 
 The ResNet-20 and the images in the package: calibrated on 768 of the training images and compared with the ANN on the
 256 others. `divergence` is the mean KL(ANN || SNN) on these, and `agreement` the share of equal answers: settings are
-chosen by them. `test` is the share of right answers on the 1,000 test images, which choose nothing.
+chosen by them. `test` is the share of correct answers on the 1,000 test images, which choose nothing.
 """
 
 import json
@@ -39,7 +39,7 @@ HELD_OUT, BATCH, STEPS = 256, 64, (4, 8, 16)
 
 @dataclass(frozen=True, kw_only=True)
 class BranchesAlone(ClosedFormWeights):
-    """Weights fitted to what they give in the ANN: what arrives beside them counts as right."""
+    """Weights fitted to their output in the ANN, assuming that other terms of the sum are right."""
 
     def solve(self, view: StageView) -> Update:
         names = [branch.node.name for block in blocks_of(view) for branch in block.branches]
@@ -49,7 +49,7 @@ class BranchesAlone(ClosedFormWeights):
             return values[stage.end.inputs[0]] - sum(values[name] for name in names)
 
         def moved(call: range) -> Tensor:
-            """The ANN's pre-activations where they are positive, with the error of what arrives beside."""
+            """The ANN's pre-activations where they are positive, with the error of the other terms."""
             z = StageView.ann_current(view, call)
             ann = beside(view.ann, {name: view.value(name, call, "ann") for name in view.stage.inputs}, call)
             snn = beside(view.stage, {name: view.mean_value(name, call) for name in view.stage.inputs}, call)
@@ -119,7 +119,7 @@ def measured(one: Subject, pipeline: Pipeline, T: int) -> dict[str, Any]:
         "divergence_error": standard_error(each),
         "agreement": float(torch.cat(same).double().mean()),
         "test": right(result.snn, one),
-        "stages_left_alone": sum("old ones kept" in note for note in notes),
+        "stages_left_alone": sum("left unchanged" in note for note in notes),
         "seconds": seconds,
     }
 

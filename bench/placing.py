@@ -1,12 +1,12 @@
-"""Waits placed stage by stage against the placement that `convert` makes; writes bench/results/placing.json.
+"""Waits placed stage by stage, compared with the placement by `convert`; writes bench/results/placing.json.
 
     python bench/placing.py     about ten minutes of one core; rerun to resume after the last finished row
 
 The embedded ResNet-20, by LCP, at two latencies. Stage by stage means: the neurons of one depth are run with one and
-two more waits on cached currents of `IMAGES` calibration images, the wait that removes most error per step of latency
-is placed, and so on until the latency is spent. No stage waits more than two steps. The error is that of the stage
-itself (`own`), of the stages that read it (`next`), or of the network's outputs (`outputs`: their divergence from the
-ANN's); stages that run again have their biases corrected as by LCP. Whole placements are then compared as `convert`
+two more waits on cached currents of `IMAGES` calibration images, the wait that removes the most error per step of
+latency is placed, and so on until the latency is spent. No stage waits more than two steps. The error is that of the
+stage itself (`own`), of the stages that read it (`next`), or of the network's outputs (`outputs`: their divergence from
+the ANN's); stages that run again have their biases corrected as by LCP. Whole placements are then compared as `convert`
 compares its own, by their divergence on held-out calibration images once they are calibrated. `accuracy` is that on the
 embedded test images; it decides nothing. `falls` is the share of each error that a wait of one step at one stage
 removes, over all stages.
@@ -45,13 +45,13 @@ from spikecal.zoo.models import load_model
 RESULT = Path(__file__).parent / "results" / "placing.json"
 CASES = ((4, 14), (8, 18))  # T and latency
 CALIBRATION = 512  # images, of which a quarter is held out
-IMAGES = 16  # of the others, that stages are run on
+IMAGES = 16  # of the others, for running stages
 MOST = 2  # steps that a stage waits
 
 
 @dataclass
 class Course:
-    """A network with waits on some images: what arrives at every stage, what it passes on, and its relative error."""
+    """A network with waits on some images: the input and output of every stage, and its relative error."""
 
     ann: Graph
     network: SpikingNetwork
@@ -70,7 +70,7 @@ class Course:
         self._run(self.network.stages)
 
     def waiting(self, waits: Mapping[str, int], until: Callable[[Stage], bool] = lambda stage: True) -> "Course":
-        """The same with other waits: stages run again from the first that differs, those that `until` says."""
+        """The same with other waits: stages that `until` selects run again from the first that differs."""
         made = object.__new__(Course)
         made.__dict__ |= {**self.__dict__, "waits": waits}
         made.currents, made.values, made.errors = dict(self.currents), dict(self.values), dict(self.errors)
@@ -81,7 +81,7 @@ class Course:
         return made
 
     def _run(self, stages: Sequence[Stage], known: Collection[str] = ()) -> None:
-        """Run some stages; of those that are `known`, whose inputs have not changed, the neurons alone."""
+        """Run some stages; only the neurons of those `known`, whose inputs have not changed."""
         T, windows = self.network.T, Windows(self.network.T, self.network.stages, self.waits)
         touched: set[str] = set()
         for stage in stages:
@@ -93,7 +93,7 @@ class Course:
             touched.add(stage.name)
 
     def _emitted(self, stage: Stage) -> Tensor:
-        """What a stage passes on, its bias corrected by its mean error as LCP does."""
+        """The output of a stage, with its bias corrected by its mean error as in LCP."""
         wait, T, target = self.waits.get(stage.name, 0), self.network.T, self.targets[stage.name]
         arriving, op = self.currents[stage.name], stage.end.op
         assert isinstance(op, (Spike, Joint))
@@ -110,7 +110,7 @@ class Course:
 
     @property
     def divergence(self) -> float:
-        """From the ANN's outputs."""
+        """Divergence from the ANN's outputs."""
         names, T = self.network.graph.outputs(), self.network.T
         found = {name: self.values[name].expand(T, *self.values[name].shape[1:]).mean(0) for name in names}
         return float(distances([found], [{name: self.targets[name] for name in names}]).mean())
@@ -142,9 +142,9 @@ Gain = Callable[[Course, Mapping[str, int], Sequence[str]], float]
 
 
 def stage_by_stage(course: Course, budget: int, gain: Gain) -> dict[str, int]:
-    """Waits within `budget` steps, each where it removes most error per step; stages of one depth wait alike.
+    """Waits within `budget` steps, each where it removes the most error per step; stages of one depth wait alike.
 
-    What a wait gains changes with those before it: the best one is measured again, until it is still the best.
+    The gain of a wait changes with those before it: the best one is measured again until it stays the best.
     """
     levels: dict[int, list[str]] = {}
     for name, depth in depths(course.network.stages).items():
@@ -173,7 +173,7 @@ def stage_by_stage(course: Course, budget: int, gain: Gain) -> dict[str, int]:
 
 
 def with_slack(network: SpikingNetwork, waits: Mapping[str, int]) -> dict[str, int]:
-    """The waits, and those that are free beside them: of stages with time to spare."""
+    """The waits, plus free waits of stages with time to spare."""
     found = dict(waits)
     for stage in network.stages:
         free = spare(network.stages, Windows(network.T, network.stages, found), stage)
@@ -183,7 +183,7 @@ def with_slack(network: SpikingNetwork, waits: Mapping[str, int]) -> dict[str, i
 
 
 def falls(course: Course) -> dict[str, dict[str, float]]:
-    """By how much a wait of one step at one stage alone lowers errors, in shares: the median over stages."""
+    """The share by which a wait of one step at one stage alone lowers errors: the median over stages."""
     shares: dict[str, list[float]] = {name: [] for name in GAINS}
     for stage in course.network.stages:
         if not stage.spiking:
@@ -211,7 +211,7 @@ def embedded() -> Subject:
 
 
 def searched(one: Subject, T: int, latency: int) -> tuple[Search, Trial, SpikingNetwork]:
-    """The search that `convert` makes, what it kept, and the network without waits that it tried."""
+    """The search by `convert`, the placement it kept, and the network without waits."""
     run, found, networks = Search.run, list[tuple[Search, Trial]](), list[SpikingNetwork]()
 
     def watched(search: Search, steps: Sequence[int]) -> Placement:
@@ -253,7 +253,7 @@ def compared(one: Subject, T: int, latency: int) -> tuple[dict[str, Any], dict[s
 
 
 def told(one: Subject, latency: int, kept: Trial, seconds: float) -> dict[str, Any]:
-    """A placement, and the network that is made with it."""
+    """A placement, and the network made with it."""
     with patch.object(Search, "run", lambda search, steps: Placement(kept, (kept,), 0)):
         answers = right(converted(one, kept.T, latency), one)
     found = kept.to_dict() | {"accuracy": 100 * float(answers.mean()), "answers": packed(answers), "seconds": seconds}

@@ -1,10 +1,10 @@
-"""What two ranks reach of two independent processes, and what ranks send each other; into bench/results/ranks.json.
+"""The throughput of two ranks relative to two processes, and what ranks send; writes bench/results/ranks.json.
 
-    python bench/ranks.py          about three minutes, two processes of one thread each; also the tables of
+    python bench/ranks.py          about six minutes, two processes of one thread each; also the tables of
                                    docs/how-to/distributed.md. Nothing else should run beside it.
 
-Both measurements are of the same two processes, in turns: each does the whole task by itself at the same time as the
-other, then both do it together. What happens with more ranks is computed on paper from the bytes and the speed.
+Both measurements are of the same two processes, in turns: each does the whole task by itself while the other does the
+same, then both do it together. What happens with more ranks is computed on paper from the bytes and the speed.
 """
 
 import json
@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ from spikecal.zoo.models import build_model, load_model
 ROOT = Path(__file__).parents[1]
 RESULT, PAGE = ROOT / "bench" / "results" / "ranks.json", ROOT / "docs" / "how-to" / "distributed.md"
 MARKS = "<!-- by bench/ranks.py -->", "<!-- until here -->"
-T, ROUNDS = 32, 3
+T, ROUNDS = 32, 5
 GIVEN, SWEPT, EVALUATED = 1024, 128, 256  # images: what `convert` is given by default, what LCP simulates, a test set
 FLOAT, FLAG = 8, 1  # bytes of a sum, and of whether a neuron has fired
 PAPER_T, COUNTS, RANKS = 64, (1024, 50_000), (8, 64, 512)
@@ -62,22 +61,40 @@ class Bytes:
 
 
 def in_turn(task: Callable[[], Any], ranks: Group) -> dict[str, Any]:
-    """Seconds of two processes at a task each and of both at one, the fastest of some rounds; what that is worth."""
-    taken: dict[str, list[tuple[float, dict[str, float]]]] = {"apart": [], "together": []}
-    for number in range(ROUNDS + 1):
-        for way, alone in (("apart", apart), ("together", nullcontext)):
-            ranks.wait()
-            started = time.perf_counter()
-            with alone():
-                done = task()
-            ranks.wait()
-            parts = done.timings.to_dict() if isinstance(done, spikecal.Result) else {}
-            if number:  # the first round warms up
-                taken[way].append((time.perf_counter() - started, parts))
-    found = {way: min(rounds, key=lambda one: one[0]) for way, rounds in taken.items()}
-    seconds = {way: took for way, (took, _) in found.items()}
-    parts = {part: {way: each[part] for way, (_, each) in found.items()} for part in found["apart"][1]}
-    return {**seconds, "efficiency": seconds["apart"] / (2 * seconds["together"]), "parts": parts}
+    """What two processes do together against what they do independently, in the middle one of some rounds.
+
+    Independent processes do not wait for each other: the throughput of the two is the sum of theirs, and `apart` is the
+    time of one task at half of that. Together they are as fast as the slower one.
+    """
+    rounds = []
+    for _ in range(ROUNDS + 1):
+        with apart():
+            alone = _timed(task, ranks)
+        together = _timed(task, ranks)
+        parts = {part: {"apart": _shared(alone, part), "together": _slowest(together, part)} for part in alone[0]}
+        found = parts.pop("all")
+        rounds.append({**found, "efficiency": found["apart"] / (2 * found["together"]), "parts": parts})
+    rounds = sorted(rounds[1:], key=lambda one: one["efficiency"])  # the first one warms up
+    return {**rounds[ROUNDS // 2], "rounds": [one["efficiency"] for one in rounds]}
+
+
+def _timed(task: Callable[[], Any], ranks: Group) -> list[dict[str, float]]:
+    """The seconds that each rank took for the task and its parts."""
+    ranks.wait()
+    started = time.perf_counter()
+    done = task()
+    seconds = {"all": time.perf_counter() - started}
+    if isinstance(done, spikecal.Result):
+        seconds.update(done.timings.to_dict())
+    return [facts for _, facts in ranks.gathered({}, seconds)]
+
+
+def _shared(each: list[dict[str, float]], part: str) -> float:
+    return len(each) / sum(1 / seconds[part] for seconds in each)
+
+
+def _slowest(each: list[dict[str, float]], part: str) -> float:
+    return max(seconds[part] for seconds in each)
 
 
 def rank() -> None:

@@ -1,4 +1,4 @@
-"""Small networks for CIFAR-10 of the kinds that the paper does not have: what AUTO and joints are tried on.
+"""Small networks for CIFAR-10 of kinds that the paper lacks, for trying AUTO and joints.
 
     spikecal train bench/small_networks.py:mobilenet --data cifar10 --config weights/small.toml --half -o FILE
 
@@ -26,7 +26,7 @@ def head(inputs: int) -> list[nn.Module]:
 
 
 class Inverted(nn.Module):
-    """MobileNetV2's block: expansion, depthwise convolution, linear projection; a skip where the shape stays."""
+    """MobileNetV2's block: expansion, depthwise convolution, linear projection; a skip if the shape stays."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ def preact() -> nn.Module:
 
 
 class Dense(nn.Module):
-    """DenseNet's layer: what it finds is appended to what it was given."""
+    """DenseNet's layer: its output is appended to its input."""
 
     def __init__(self, inputs: int, growth: int) -> None:
         super().__init__()

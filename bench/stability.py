@@ -1,12 +1,12 @@
-"""How steep the loss of weights calibration is, and what the paper's rate does; writes bench/results/stability.json.
+"""The steepness of weights calibration's loss, and the effect of the paper's rate; writes bench/results/stability.json.
 
     python bench/stability.py BCCD [IMAGENET]     rerun to resume after the last finished row
 
 BCCD is a folder of Pascal-VOC blood-cell images; IMAGENET one of photographs, as `bench/imagenet_samples.py` reads
 them, which also needs the network's packages. SGD diverges where its rate times the largest curvature of a stage is
-above 2 (1 + momentum) = 3.8. Each network is calibrated for 8 steps with 15 iterations on 16 images: `lowered` as it is
-done, `as it is` at the paper's rate everywhere. `steepness` is rate times curvature, by stage; `raised` are the stages
-whose error would have risen, with the error before and the one that was refused.
+above 2 (1 + momentum) = 3.8. Each network is calibrated for 8 steps with 15 iterations on 16 images: `lowered` by
+default, `as it is` at the paper's rate everywhere. `steepness` is rate times curvature, by stage; `raised` are the
+stages whose error would have risen, with the error before and the refused one.
 """
 
 import json
@@ -42,7 +42,7 @@ STEEPNESS: dict[str, float] = {}  # of the stages calibrated last
 
 @dataclass(frozen=True, kw_only=True)
 class Lowered(Weights):
-    """As it is done; what it finds is kept."""
+    """The default; records the steepness it finds."""
 
     def stable_rate(self, view: StageView, samples: Samples, learned: dict[str, Tensor]) -> float:
         steepest = curvature(view.stage, samples.first(self.batch), learned, view.seed)
@@ -52,7 +52,7 @@ class Lowered(Weights):
 
 @dataclass(frozen=True, kw_only=True)
 class AsItIs(Weights):
-    """At the paper's rate whatever comes of it."""
+    """Always at the paper's rate."""
 
     def stable_rate(self, view: StageView, samples: Samples, learned: dict[str, Tensor]) -> float:
         return self.lr

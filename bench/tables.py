@@ -1,8 +1,8 @@
 """How long the tables of `spikecal reproduce` take with their defaults; writes bench/results/tables.json.
 
-    python bench/tables.py [NAME …]     an hour; killed, it goes on after the last finished table
+    python bench/tables.py [NAME …]     an hour; rerun to resume after the last finished table
 
-Each is run as a user runs it, in an empty folder, and nothing else should run beside it. `imagenet` and `detect` have
+Each runs as for a user, in an empty folder; nothing else should run meanwhile. `imagenet` and `detect` have
 no defaults that run anywhere, and `fakedata` takes hours: they are not among them.
 """
 

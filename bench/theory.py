@@ -3,8 +3,8 @@
     python bench/theory.py
 
 A perceptron 48-32-32-32-10 learns the package's images at 4x4 pixels. It is converted for several T, without
-calibration and with LCP, and the bound is evaluated with exact Hessians on 64 test images; beside it a random one of
-the same shape, and many of four neurons a layer, to see how often the bound fails.
+calibration and with LCP, and the bound is evaluated with exact Hessians on 64 test images; likewise for a random one of
+the same shape, and for many with four neurons per layer, to see how often the bound fails.
 """
 
 import json
@@ -53,7 +53,7 @@ def train(model: nn.Sequential, images: Tensor, labels: Tensor) -> None:
 
 
 def narrow() -> dict[str, int]:
-    """How often the bound fails for random perceptrons of four neurons a layer, over networks and images."""
+    """How often the bound fails for random perceptrons with four neurons per layer, over networks and images."""
     totals = {"images": 0, "holds": 0, "repaired_holds": 0}
     for seed in range(NARROW):
         model = perceptron(seed, (4, 4, 4, 4, 2)).eval().requires_grad_(False)

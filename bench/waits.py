@@ -4,10 +4,10 @@
 
 DIR is where CIFAR-10 is (default: where `spikecal datasets` puts it). Networks are calibrated on 1,024 training images
 and tested on the first 2,000 test images: `below` is how many points they are below the ANN there. Each row with waits
-has one without them beside it, of the same T (`T`) or, where T is chosen too, of T = latency (`free`); `gain` is what
+is paired with one without them, of the same T (`T`) or, if T is also chosen, of T = latency (`free`); `gain` is what
 waiting gains over it, in points, and `error` its standard error, paired over images. With photographs as in
 bench/imagenet_samples.py there are rows of an ImageNet network, calibrated on 128 of them and tested on 100.
-`delayed` compares skips that charge the membrane early with delay lines, in networks that are the same otherwise: every
+`delayed` compares skips that charge the membrane early with delay lines, in otherwise identical networks: every
 layer waits one step, so that every skip leads. `gain` is what delay lines gain, `changed` the answers that differ.
 """
 
@@ -54,7 +54,7 @@ ROWS: dict[str, list[tuple[int | None, int]]] = {
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A network with images to calibrate on and to test on."""
+    """A network with images for calibration and tests."""
 
     model: nn.Module
     seen: Tensor
@@ -90,7 +90,7 @@ def imagenet(calibration: int = PHOTOGRAPHS, tested: int = FEW) -> Subject:
 
 @torch.no_grad()
 def right(network: nn.Module, one: Subject) -> Tensor:
-    """Which test images it answers right, as numbers."""
+    """Whether each test image is answered correctly, as numbers."""
     outputs = torch.cat([network(some) for some in one.test.split(BATCH)])
     return (outputs.argmax(1) == one.labels).double()
 
@@ -149,7 +149,7 @@ def compare_skips(found: dict[str, Any], one: Subject, name: str, T: int) -> Non
 
 
 def everywhere(one: Subject, T: int) -> spikecal.SpikingNetwork:
-    """By LCP, with every layer waiting one step: no search, so that nothing differs but what is compared."""
+    """By LCP, with every layer waiting one step: no search, so that nothing else differs."""
     plain = spikecal.convert(one.model, one.seen, T=T, pipeline="baseline", records=False).snn
     waits = {stage.name: 1 for stage in plain.stages if stage.spiking}
     latency = spikecal.SpikingNetwork(plain.graph, T, waits).latency
@@ -170,7 +170,7 @@ def put(found: dict[str, Any], part: str, row: str, facts: dict[str, Any], besid
 
 
 def packed(answers: Tensor) -> str:
-    """A bit per image, as hexadecimal digits after a 1: what rows measured later are paired with."""
+    """A bit per image, as hexadecimal digits after a 1: for pairing with rows measured later."""
     return f"{int('1' + ''.join(str(int(answer)) for answer in answers), 2):x}"
 
 
@@ -186,7 +186,7 @@ def measured(one: Subject, pipeline: str, T: int | None, latency: int | None) ->
 
 
 def facts_of(one: Subject, snn: spikecal.SpikingNetwork) -> dict[str, Any]:
-    """What is told of a network: its time, how far it is below the ANN, spikes and energy of some images."""
+    """Facts about a network: its time, points below the ANN, spikes and energy on some images."""
     answers = right(snn, one)
     some = one.test[:BATCH]
     spikes, meter = snn.run(some).spikes, EnergyMeter(snn)

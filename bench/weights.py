@@ -1,10 +1,10 @@
-"""What weights calibration gains, by loss, optimiser and rate; writes bench/results/weights.json.
+"""The gain of weights calibration, by loss, optimiser and rate; writes bench/results/weights.json.
 
     python bench/weights.py [DIR] [MODEL=FILE …]     rerun to resume after the last finished row
 
 DIR is where CIFAR-10 is (default: where `spikecal datasets` puts it). Networks are calibrated on 1,024 training images
 and compared with the ANN on 2,000 others: `agreement` is the share of equal answers, `relative_error` the squared error
-of the outputs over the ANN's squares. Settings are chosen by these. `test` is the share of right answers on the first
+of the outputs over the ANN's squares. Settings are chosen by these. `test` is the share of correct answers on the first
 2,000 test images, of the rows at the end only, which confirm what was chosen.
 """
 
@@ -37,7 +37,7 @@ FEW, PAPERS = 500, Weights.iterations
 
 @dataclass(frozen=True, kw_only=True)
 class Averaged(Weights):
-    """The loss averaged over positions: for SGD, the sum at a rate that is so many times smaller."""
+    """The loss averaged over positions: for SGD, that is the sum at a rate smaller by their number."""
 
     def solve(self, view: StageView) -> Update:
         positions = prod(view.shapes[0][view.stage.name][1:]) // view.shapes[0][view.stage.name][view.channel]
@@ -62,7 +62,7 @@ CONFIRMED = {**REFERENCES, f"ACP, {PAPERS:,} iterations": ACP}
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A network with images to calibrate on, to compare on and to test on."""
+    """A network with images for calibration, comparison and tests."""
 
     model: nn.Module
     seen: Tensor
@@ -110,7 +110,7 @@ def measured(one: Subject, pipeline: Pipeline, T: int, tested: bool) -> dict[str
         "relative_error": float((wanted - given).square().sum() / wanted.square().sum()),
         "agreement": float((wanted.argmax(1) == given.argmax(1)).double().mean()),
         "stages": len(result.records),
-        "stages_left_alone": sum("old ones kept" in note for note in notes),
+        "stages_left_alone": sum("left unchanged" in note for note in notes),
         "stages_slowed": sum("would diverge" in note for note in notes),
         "seconds": seconds,
     }

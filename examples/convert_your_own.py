@@ -1,4 +1,4 @@
-"""Convert a network of your own: F.relu, a skip connection and max-pooling, none of it prepared for spikes.
+"""Convert your own network: F.relu, a skip connection and max-pooling, none of it prepared for spikes.
 
     python examples/convert_your_own.py
 
@@ -63,14 +63,14 @@ def main() -> None:
     with torch.no_grad():
         print(f"{'ANN':22s} {(model(test_images).argmax(1) == test_labels).float().mean():.3f}")
 
-    # Presets by name, and a pipeline of one's own. With very few steps none is always best: measure.
+    # Presets by name, and a pipeline of your own. With very few steps, none is always best: measure.
     own = spikecal.Pipeline(rounding="potential", sweeps=((spikecal.Bias(),),))
     for name, pipeline in {"maxact": "maxact", "baseline": "baseline", "lcp": "lcp", "round by potential": own}.items():
         result = spikecal.convert(model, images, T=STEPS, pipeline=pipeline)  # labels are not needed
         accuracy = [spikecal.evaluate(result.at(T), (test_images, test_labels)).accuracy[-1] for T in STEPS]
         print(f"{name:22s} " + "   ".join(f"T={T} {share:.3f}" for T, share in zip(STEPS, accuracy, strict=True)))
 
-    print(f"\nwhat the last one did, at T={STEPS[-1]}")
+    print(f"\nthe stages of the last one, at T={STEPS[-1]}")
     for record in result.records:
         if record.T == STEPS[-1]:
             errors = ", ".join(f"{label} {error:.4f}" for label, error in record.errors)

@@ -1,4 +1,4 @@
-"""A detector of one's own with a spiking body: what spikecal asks of it, converted, saved, loaded and measured.
+"""Your own detector with a spiking body: what spikecal needs of it, converted, saved, loaded and measured.
 
 python examples/own_detector.py
 """
@@ -27,7 +27,7 @@ class GridDetector(nn.Module):
         self.head = nn.Conv2d(32, 4 + labels, 1)
 
     def prepared(self, image: Tensor) -> Tensor:
-        """An image [3, H, W] in 0..1 as it reaches the body; leave this out where that is the image itself."""
+        """An image [3, H, W] in 0..1 as it reaches the body; leave this out if that is the image itself."""
         return (image - 0.5) / 0.25
 
     def forward(self, images: list[Tensor]) -> list[dict[str, Tensor]]:

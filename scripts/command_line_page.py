@@ -21,7 +21,7 @@ HEAD = "| Flag | |\n|---|---|\n"
 
 
 def filled(page: str) -> str:
-    """The page with the flags of today."""
+    """The page with the current flags."""
     known = commands(typer.main.get_command(app))
 
     def block(match: re.Match[str]) -> str:
@@ -41,7 +41,7 @@ def commands(group: Any, before: str = "") -> dict[str, Any]:
 
 
 def rows(command: Any) -> str:
-    """One row for each argument and option: how it is written, and its help."""
+    """One row for each argument and option: its notation, and its help."""
     context = typer.Context(command)
     records = [parameter.get_help_record(context) for parameter in command.params]
     return "".join(f"| {_written(names)} | {_told(text)} |\n" for names, text in filter(None, records))
@@ -54,7 +54,7 @@ def _written(names: str) -> str:
 
 
 def _told(text: str) -> str:
-    """The help, with what typer adds to it in brackets as words, but for bounds of numbers."""
+    """The help, with typer's additions in brackets as words, except for bounds of numbers."""
     text, _, added = text.partition("  [")
     notes = [note.replace(":", "", 1) for note in added.removesuffix("]").split("; ") if not BOUNDS.search(note)]
     return " ".join(filter(None, [text, f"({'; '.join(notes)})" if any(notes) else ""])).replace("|", "\\|")

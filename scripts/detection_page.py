@@ -1,8 +1,8 @@
 """Puts figures of docs/results/GROUP/detect.json into docs/how-to/detection.md, between the marks there.
 
-`<!-- figures GROUP/TABLE -->` is followed by mAP, at all overlaps and at 0.5, `<!-- kept GROUP/TABLE -->` by the share
+`<!-- figures GROUP/TABLE -->` is followed by mAP, COCO's and at IoU 0.5, `<!-- kept GROUP/TABLE -->` by the share
 of its analog mAP that each detector keeps and by whether Faster R-CNN keeps more of it than RetinaNet, as the paper
-says; up to `<!-- end -->`. What has not been measured yet is said to be missing.
+says; up to `<!-- end -->`. Missing measurements are listed as such.
 """
 
 import argparse
@@ -20,13 +20,13 @@ from spikecal.reproduce.render import grid, heading, measured, plus_minus
 
 DOCS = Path(__file__).parent.parent / "docs"
 BLOCK = re.compile(r"<!-- (figures|kept) (\S+) -->\n.*?<!-- end -->\n", re.DOTALL)
-SAID_BETTER, SAID_WORSE = "fasterrcnn-", "retinanet-"  # how names of detectors begin; the rest names the body
+SAID_BETTER, SAID_WORSE = "fasterrcnn-", "retinanet-"  # prefixes of names of detectors; the rest names the body
 PAPERS = {SAID_BETTER: "Faster R-CNN, ResNet-50", SAID_WORSE: "RetinaNet, ResNet-50"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """How much of its analog mAP a detector keeps, in percent; `drawn`: the same on each set of images drawn anew."""
+    """How much of its analog mAP a detector keeps, in percent; `drawn`: the same on each bootstrap sample."""
 
     value: float
     drawn: Sequence[float] = ()
@@ -36,7 +36,7 @@ class Share:
         return statistics.stdev(self.drawn) if self.drawn else None
 
     def less(self, other: "Share") -> "Share":
-        """The difference, also draw by draw: an image that is hard is hard for both."""
+        """The difference, also sample by sample: a hard image is hard for both."""
         return Share(value=self.value - other.value, drawn=[a - b for a, b in _pairs(self.drawn, other.drawn)])
 
     def verdict(self) -> str:
@@ -65,12 +65,12 @@ def shares(summary: dict[str, Any]) -> dict[tuple[str, str, int], Share]:
 
 
 def _pairs(some: Sequence[float], others: Sequence[float]) -> list[tuple[float, float]]:
-    """Draw by draw; none where one of them has no draws."""
+    """Sample by sample; empty if one of them has no samples."""
     return list(zip(some, others, strict=True)) if some and others else []
 
 
 def papers_shares(summary: dict[str, Any]) -> dict[tuple[str, str, int], Share]:
-    """Of the paper's own figures, which it prints without deviations."""
+    """The shares in the paper's own figures, which it prints without deviations."""
     steps = [int(column.removeprefix("T=")) for column in summary["paper"]["columns"]]
     return {
         (block["network"], row["method"], T): Share(value=100 * figure / block["ann"])
@@ -81,7 +81,7 @@ def papers_shares(summary: dict[str, Any]) -> dict[tuple[str, str, int], Share]:
 
 
 def kept(summary: dict[str, Any]) -> str:
-    """What each detector keeps, and for each body with both heads whether Faster R-CNN keeps more."""
+    """What each detector keeps, and whether Faster R-CNN keeps more, for each body with both heads."""
     ours, theirs, steps = shares(summary), papers_shares(summary), summary["T"]
     models = [network["model"] for network in summary["networks"]]
     methods = [row["method"] for row in summary["networks"][0]["rows"]]
@@ -139,7 +139,7 @@ KINDS = {"figures": figures, "kept": kept}
 
 
 def filled(page: str, results: Path) -> str:
-    """The page with what `results` has."""
+    """The page with the figures in `results`."""
 
     def block(match: re.Match[str]) -> str:
         kind, name = match[1], match[2]

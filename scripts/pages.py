@@ -1,10 +1,10 @@
-"""Runs the code and the commands of a page, and puts what they print under them.
+"""Runs the code and the commands of a page, and puts their output under them.
 
     .venv/bin/python scripts/pages.py docs/tutorial.md
 
 Blocks of `python` run one after the other in one scope; one whose first line is `# NAME.py` is added to that file
-instead. A block of `text` right below holds what the code printed. In a block of `console` each line `$ spikecal …` is
-run, with its output below it. All of it happens in an empty folder.
+instead. A block of `text` right below holds the code's output. In a block of `console` each line `$ spikecal …` is
+run, with its output below it. Everything runs in an empty folder.
 """
 
 import argparse
@@ -27,7 +27,7 @@ PROMPT = "$ spikecal "
 
 
 def as_run(text: str, scope: dict[str, Any]) -> str:
-    """The page with what its blocks print now, run in the present folder."""
+    """The page with the current output of its blocks, run in the present folder."""
 
     def block(match: re.Match[str]) -> str:
         language, code = match["language"], match["code"]

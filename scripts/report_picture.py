@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("page", type=Path)
     parser.add_argument("part", help="the element, as a CSS selector")
     parser.add_argument("output", type=Path)
-    parser.add_argument("--run", default="", help="JavaScript that brings the page to where it is to be seen")
+    parser.add_argument("--run", default="", help="JavaScript that prepares the page for the picture")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as profile, chromium(Path(profile)) as page:
         page.open(arguments.page.resolve(), width=WIDTH, height=HEIGHT)

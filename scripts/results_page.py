@@ -1,11 +1,11 @@
 """Puts the figures of committed results into pages of docs/, between the marks there.
 
-Before that every docs/results/GROUP/TABLE.json is held against the claims of today: its `claims` and its page
-GROUP/TABLE.md are written anew, its figures stay. Also draws docs/images/results.png out of the tables called `cifar`.
+Before that, every docs/results/GROUP/TABLE.json is compared with the current claims: its `claims` and its page
+GROUP/TABLE.md are rewritten, its figures stay. Also draws docs/images/results.png from the tables named `cifar`.
 
 `<!-- figures GROUP/TABLE … -->` is followed by the measured figures (`GROUP/TABLE:energy` by energies), `<!-- claims
-GROUP/TABLE … -->` by what is seen of the paper's claims, up to `<!-- end -->`. What has not been measured yet is said
-to be missing. `<!-- why PART -->` is followed by a part of bench/results/claims.json, `<!-- energy PART -->` and
+GROUP/TABLE … -->` by the verdicts on the paper's claims, up to `<!-- end -->`. Missing measurements are
+listed as such. `<!-- why PART -->` is followed by a part of bench/results/claims.json, `<!-- energy PART -->` and
 `<!-- weights PART -->`, `<!-- waits PART -->`, `<!-- joints PART -->`, `<!-- placing PART -->`, `<!-- past PART -->`
 and `<!-- finetune PART -->` by one of energy.json, weights.json, waits.json, joints.json, placing.json,
 past_the_paper.json and finetune.json there.
@@ -41,11 +41,12 @@ WAYS = {
 PAGES = ("results.md", *(f"explanation/{name}.md" for name in ("energy", "method", "waiting", "joints")))
 DRAWN = ("resnet20", "vgg16-half")  # that are drawn
 Parts = dict[str, Callable[[dict[str, Any]], str]]
+ORDER = ("analog", "signed", "merge")
 MARKS = {"seen": "seen", "level": "level", "not seen": "**not seen**"}
 
 
 def filled(page: str, results: Path) -> str:
-    """The page with what `results` has."""
+    """The page with the figures in `results`."""
 
     def block(match: re.Match[str]) -> str:
         kind, names = match[1], match[2].split()
@@ -68,7 +69,7 @@ def _load(path: Path) -> dict[str, Any] | None:
 
 
 def _figures(name: str, summary: dict[str, Any]) -> str:
-    """The tables of all networks, and where the whole page is; of further figures, the tables alone."""
+    """The tables of all networks, and a link to the whole page; for further figures, only the tables."""
     name, _, of = name.partition(":")
     if of:
         return "\n".join(f"{grid(*measured(summary, network, of))}\n" for network in summary["networks"])
@@ -77,7 +78,7 @@ def _figures(name: str, summary: dict[str, Any]) -> str:
 
 
 def _claims(found: dict[str, dict[str, Any]]) -> str:
-    """Rows for each claim, network and table: the paper's claims, then those that are ours."""
+    """Rows for each claim, network and table: the paper's claims, then ours."""
     parts = [_judged(found, ours) for ours in (False, True)]
     return "\nNot said in the paper, but expected here:\n\n".join(part for part in parts if part)
 
@@ -104,7 +105,7 @@ def _measured(file: str, parts: Parts, part: str) -> str:
 
 
 def _ways(rows: dict[str, dict[str, float]]) -> str:
-    """Networks with each kind of threshold, by how they are run."""
+    """Networks with each kind of threshold, by how they run."""
     found: dict[tuple[str, str], dict[str, float]] = {}
     for row, shares in rows.items():
         name, T, kind = row.split(", ")
@@ -128,7 +129,7 @@ def _samples(rows: dict[str, dict[str, float]]) -> str:
 
 
 def _learned(rows: dict[str, dict[str, float]]) -> str:
-    """What calibration does to the images it is done on, and to others."""
+    """The effect of calibration on its own images, and on others."""
     lines = []
     for row, found in rows.items():
         right = [f"{100 * found[key]:.1f}" for key in ("seen_right", "right")]
@@ -151,7 +152,7 @@ def _energies(rows: dict[str, dict[str, float]]) -> str:
 
 
 def _crossings(rows: dict[str, dict[str, int]]) -> str:
-    """From which T on a network costs more than its ANN."""
+    """The T from which a network costs more than its ANN."""
     lines = [[name, *(str(found[key]) for key in ("ratio", "ratio_with_all"))] for name, found in rows.items()]
     return grid(["network", "costs more than its ANN from T =", "with all lines, from T ="], lines)
 
@@ -172,7 +173,7 @@ def _rates(rows: dict[str, dict[str, float]]) -> str:
 
 # VGG-16 on ImageNet with LCP: accuracies of the paper's ImageNet table, the rest of its text.
 def _by_steps(rows: dict[str, dict[str, float]]) -> str:
-    """Each pipeline by T: divergence and agreement on held-out images, and right answers on test images."""
+    """Each pipeline by T: divergence and agreement on held-out images, and correct answers on test images."""
     found: dict[str, dict[str, str]] = {}
     for row, of in rows.items():
         T, label = row.split(", ", 1)
@@ -264,12 +265,12 @@ def _placed(rows: dict[str, dict[str, Any]]) -> str:
 
 
 def _answers(digits: str) -> list[int]:
-    """Which images are right, a bit per image after a leading 1."""
+    """Which images are answered correctly, one bit per image after a leading 1."""
     return [int(bit) for bit in f"{int(digits, 16):b}"[1:]]
 
 
 def _falls(rows: dict[str, dict[str, Any]]) -> str:
-    """What a wait at one stage alone removes: the median over stages, least and most."""
+    """The effect of a wait at one stage alone: the median over stages, least and most."""
     lines = [
         [row.partition(",")[0].removeprefix("T="), *(" / ".join(f"{100 * share[key]:.1f}" for key in share)
                                                      for share in of.values())]
@@ -281,23 +282,34 @@ def _falls(rows: dict[str, dict[str, Any]]) -> str:
 
 def _joints(rows: dict[str, dict[str, Any]]) -> str:
     """Each network with each kind of joints."""
+
+    def place(of: dict[str, Any]) -> tuple[Any, ...]:
+        return of["network"], -of["T"], of["latency"] == of["T"], of["pipeline"] != "LCP", ORDER.index(of["joints"])
+
     lines = []
-    for of in rows.values():
+    for of in sorted(rows.values(), key=place):
         loss = "" if of["joints"] == "analog" else plus_minus(of["loss"], of["error"], 1)
         facts = [of["joints"], str(of["readers"]), f"{of['below']:.1f}", loss, f"{of['energy']:.2f}"]
-        lines.append([of["network"], *_timed(of)[:1], *facts])
-    columns = ["joints", "layers that read currents", "points below the ANN", "loss against analog", "energy"]
+        lines.append([of["network"], *_timed(of)[:1], of["pipeline"], *facts])
+    columns = [
+        "pipeline",
+        "joints",
+        "layers that read currents",
+        "points below the ANN",
+        "loss against analog",
+        "energy",
+    ]
     return grid(["network", "T, latency", *columns], lines)
 
 
 def _reaches(rows: dict[str, dict[str, Any]]) -> str:
     """Each dead zone of signed neurons."""
     lines = [
-        [of["network"], of["reach"], plus_minus(of["divergence"], of["error"], 3),
+        [of["network"], str(of["wait"]), of["reach"], plus_minus(of["divergence"], of["error"], 3),
          "" if of["rate"] is None else f"{of['rate']:.2f}", f"{of['energy']:.2f}"]
         for of in rows.values()
     ]  # fmt: skip
-    return grid(["network", "reach", "divergence from the ANN", "firing rate of signed neurons", "energy"], lines)
+    return grid(["network", "waits", "reach", "divergence from the ANN", "rate of signed neurons", "energy"], lines)
 
 
 def _tuned(rows: dict[str, dict[str, Any]]) -> str:
@@ -331,7 +343,7 @@ BENCHES: dict[str, tuple[str, Parts]] = {
 
 
 def panels(results: Path) -> dict[str, tuple[Means, float]]:
-    """The figures of all networks in tables called `cifar`, as they are drawn."""
+    """The figures of all networks in tables named `cifar`, for drawing."""
     found: dict[str, tuple[Means, float]] = {}
     for group in DRAWN:
         summary = _load(results / group / "cifar.json")
@@ -345,7 +357,7 @@ def panels(results: Path) -> dict[str, tuple[Means, float]]:
 
 
 def judge_again(results: Path) -> None:
-    """Hold all tables against the claims of today."""
+    """Compare all tables with the current claims."""
     for path in sorted(results.glob("*/*.json")):
         summary = json.loads(path.read_text(encoding="utf-8"))
         summary["claims"] = judge(find(summary["table"]), summary)

@@ -1,4 +1,4 @@
-"""Run the commands in the pages on export and put what they print under them.
+"""Run the commands in the pages on export and put their output under them.
 
 .venv/bin/python scripts/show_exports.py
 """
@@ -30,7 +30,7 @@ def _output(command: str) -> str:
     if code != 0:
         raise SystemExit(f"{command}: exit code {code}")
     if " convert " in command:
-        return ""  # a long table that another page is about
+        return ""  # a long table, shown on another page
     lines = [line.rstrip() for line in found.getvalue().splitlines()]
     return "".join(f"{line}\n" for line in lines if line)
 

@@ -1,8 +1,9 @@
 """Hooks of the documentation site: formulas, pictures for dark screens, and files of the repository beside docs/.
 
-Pages are written to read well in the repository, too: formulas are `$…$`, a picture is named once, and links lead to
-files as they lie in the repository. Here formulas become MathML, so that nothing has to be fetched to show them; a
-picture with a `-dark` sister is shown by the scheme of the page; and what pages link to outside of docs/ is copied.
+Pages must read well in the repository, too: formulas are `$…$`, a picture is named once, and links lead to
+files in the repository. Here formulas become MathML, so that nothing must be fetched to show them; a
+picture with a `-dark` sister follows the colour scheme of the page; and files outside of docs/ that
+pages link to are copied.
 """
 
 import os
@@ -18,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 # Files outside of docs/ that are pages of the site; others that pages link to are copied below `repository`.
 PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "weights/README.md": "weights.md"}
 HOMES = {page: path for path, page in PAGES.items()}
-START = "README.md"  # its place in the site is the start page
+START = "README.md"  # becomes the start page of the site
 LINK = re.compile(r"(?<=\]\()(?P<target>[^)#\s:]+)(?P<anchor>#[^)\s]*)?(?=\))")
 PICTURE = re.compile(r"!\[(?P<words>[^\]]*)\]\((?P<target>[^)#\s:]+)\.png\)")
 FENCE = re.compile(r"(^ *```.*?^ *```$)", re.DOTALL | re.MULTILINE)
@@ -26,7 +27,7 @@ FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>',
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages that lie outside of docs/, and whatever any page links to there."""
+    """Add the pages outside of docs/, and whatever any page links to there."""
     from mkdocs.structure.files import File
 
     for path, page in PAGES.items():
@@ -37,7 +38,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
-    """Lead links to where the site has their files, and show pictures by the page's colours."""
+    """Point links to the site's files, and let pictures follow the page's colours."""
     here = page.file.src_uri
 
     def link(match: re.Match[str]) -> str:
@@ -67,7 +68,7 @@ def _formula(match: re.Match[str]) -> str:
 
 
 def _outside(files: Any) -> Iterator[str]:
-    """What pages link to outside of docs/, but for other pages."""
+    """Files outside of docs/ that pages link to, except other pages."""
     for file in files.documentation_pages():
         for part in FENCE.split(Path(file.abs_src_path).read_text(encoding="utf-8"))[::2]:
             for match in LINK.finditer(part):
@@ -92,6 +93,6 @@ def _in_site(path: str) -> str:
 
 
 def _in_text(markdown: str, change: Callable[[str], str]) -> str:
-    """Change what is not in a block of code."""
+    """Change everything outside of blocks of code."""
     parts = FENCE.split(markdown)
     return "".join(part if i % 2 else change(part) for i, part in enumerate(parts))

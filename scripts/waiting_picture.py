@@ -35,7 +35,7 @@ class Three(nn.Module):
 
 
 def windows(waits: Mapping[str, int]) -> Windows:
-    """As spikecal has them for this network."""
+    """The windows that spikecal gives this network."""
     torch.manual_seed(0)
     snn = spikecal.convert(Three(), torch.rand(8, 2, 6, 6), T=T, pipeline="baseline").snn
     return SpikingNetwork(snn.graph, T, waits).windows
@@ -70,7 +70,7 @@ def step(axes: Axes, x: float, y: float, colour: str, text: str = "", hatch: str
 
 
 def skip(axes: Axes, found: Windows, starts: Mapping[str, int]) -> None:
-    """From layer 1 to layer 3, whose neurons it charges before their own window where it comes first."""
+    """From layer 1 to layer 3, whose neurons it charges before their own window if it arrives first."""
     first, last = list(ROWS).index("first"), list(ROWS).index("sum")
     ends = [(starts[name] + T + 0.05, y) for name, y in (("first", first), ("sum", last))]
     style = {"arrowstyle": "-|>", "color": ORANGE, "linewidth": 1.6, "connectionstyle": "arc3,rad=-0.6"}

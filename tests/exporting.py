@@ -10,6 +10,7 @@ from spikecal import SpikingNetwork
 from spikecal.graph.lowering.lower import lower
 from spikecal.graph.ops import Spike, frozen
 from spikecal.graph.stages import with_joints
+from spikecal.neurons import SignedIntegrateAndFire
 
 T, SIZE = 6, 8
 
@@ -85,6 +86,20 @@ class Trunk(nn.Module):
         return self.fc(x.mean((2, 3)))  # type: ignore[no-any-return]
 
 
+class Sum(nn.Module):
+    """A linear value of two inputs, of which one begins earlier, that two layers read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.more, self.left, self.right = (nn.Conv2d(channels, 4, 1) for channels in (2, 4, 4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem(x))
+        x = x + F.relu(self.more(x))
+        x = F.relu(self.left(x)) + F.relu(self.right(x))
+        return x.mean((2, 3))
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {"plain": Plain, "residual": Residual, "pooled": Pooled}
 
 
@@ -110,3 +125,11 @@ def spiking(
         op.v_init, op.bias = frozen(few((channels,))), frozen(few((channels,)))
         op.step_bias = frozen(few((T, channels)))
     return SpikingNetwork(graph, T, {node.name: wait(place) for place, node in enumerate(layers)})
+
+
+def with_signed(snn: SpikingNetwork) -> SpikingNetwork:
+    """The network with signed neurons in its first two layers."""
+    layers = [node.op for node in snn.graph.nodes.values() if isinstance(node.op, Spike)]
+    for op in layers[:2]:
+        op.neuron = SignedIntegrateAndFire()
+    return snn

@@ -368,7 +368,7 @@ def test_the_ann_is_compared_as_it_is_used_and_left_as_it_was() -> None:
 def test_labels_that_are_not_classes_are_refused() -> None:
     snn = spikecal.convert(residual(), images(4), T=4).snn
     for labels in (torch.zeros(4, 1, dtype=torch.int64), torch.zeros(4, 10)):
-        with pytest.raises(DataError, match="one class number an image"):
+        with pytest.raises(DataError, match="one class number per image"):
             spikecal.evaluate(snn, [(images(4), labels)])
     with pytest.raises(ConfigError, match="result.snn"):
         spikecal.evaluate(residual(), (images(4), torch.zeros(4)))  # type: ignore[arg-type]
@@ -498,5 +498,5 @@ def test_networks_of_one_number_for_each_image(end: str, tmp_path: Path) -> None
     assert torch.allclose(snn.trainable()(x), snn(x)) and torch.allclose(snn.normalized()(x), snn(x), atol=1e-5)
     result.report(tmp_path / "r.html", x)
     assert spikecal.evaluate(snn, x).energy is not None
-    with pytest.raises(ConversionError, match="one number for each image .*; squeeze or index after it"):
+    with pytest.raises(ConversionError, match="one number per image .*; squeeze or index after it"):
         spikecal.convert(nn.Sequential(model, nn.ReLU()), x, T=4)

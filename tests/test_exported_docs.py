@@ -1,12 +1,20 @@
-"""The commands in the pages on export do what the pages show, but for the numbers that a machine decides."""
+"""Pages on export: commands do what the pages show, but for the numbers that a machine decides, and code runs."""
 
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+import spikecal
 from scripts import ROOT
 from spikecal.cli.main import main
+from spikecal.data.card import Card
+from spikecal.export.export import make_netlist
+from spikecal.export.simulate import run_netlist
 
 PAGES = {
     "chips": "onnxruntime", "export": "onnxruntime", "integers": "onnxruntime", "nir": "nirtorch",
@@ -38,6 +46,7 @@ def test_the_commands_of_a_page(
 ) -> None:
     pytest.importorskip(PAGES[page])
     monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
     text = (ROOT / "docs" / "how-to" / f"{page}.md").read_text()
     blocks = re.findall(r"^\$ spikecal (.*?)\n(.*?)(?=^\$|^```)", text, re.DOTALL | re.MULTILINE)
     assert blocks
@@ -48,3 +57,28 @@ def test_the_commands_of_a_page(
         assert main(command.split()) == 0
         found = capsys.readouterr().out
         assert shown(found) == shown(expected)
+    scope = known(page)
+    for code in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        exec(compile(code, page, "exec"), scope)
+        if "answers" in scope:
+            torch.testing.assert_close(scope.pop("answers"), scope["snn"](scope["x"]))
+    sys.modules.pop("net", None)  # the file that the page on SpikingJelly imports
+
+
+def known(page: str) -> dict[str, Any]:
+    """What the code of pages takes for granted."""
+    snn = spikecal.load("net.snn")
+    assert snn.origin.card is not None
+    images, labels = spikecal.load_images("demo", Card.from_dict(snn.origin.card), "test", count=3)
+    outputs = run_netlist(make_netlist(snn).to(torch.float), images).outputs
+    scope: dict[str, Any] = {
+        "spikecal": spikecal,
+        "torch": torch,
+        "np": np,
+        "snn": snn,
+        "x": images,
+        "outputs": outputs,
+    }
+    if page == "onnx":
+        scope["onnxruntime"] = pytest.importorskip("onnxruntime")
+    return {**scope, "images": images, "labels": labels, "calibration_images": images}

@@ -105,7 +105,7 @@ def test_the_command_line_converts_and_evaluates(mine: Path, capfd: pytest.Captu
     capfd.readouterr()
     for elsewhere in (["export", "burst.snn", "-o", "net.onnx"], ["check", "burst.snn", "--target", "generic"]):
         assert main(elsewhere) == 2
-        assert "burst.snn has burst neurons, which are known nowhere else" in capfd.readouterr().err
+        assert "burst.snn has burst neurons, which other programs do not know" in capfd.readouterr().err
     assert main([*convert, "--neuron", "mine.py:MeanTimes", "-o", "no.snn"]) == 2
     assert "mine.py:MeanTimes is not a class that derives from spikecal.Neuron" in capfd.readouterr().err
 
@@ -160,7 +160,7 @@ def test_a_file_loads_and_runs_where_the_class_is_not(mine: Path) -> None:
     assert spikecal.inspect("net.snn")["pipeline"]["threshold"]["kind"] == "mine.py:MeanTimes"
     again = Pipeline.from_dict(spikecal.inspect("net.snn")["pipeline"])
     assert again.to_dict() == pipeline.to_dict()
-    with pytest.raises(ConfigError, match=r"mine.py:MeanTimes, which its file cannot bring"):
+    with pytest.raises(ConfigError, match=r"mine.py:MeanTimes, which is not in its file"):
         spikecal.convert(residual(), images(16), T=4, pipeline=again)
 
 
@@ -172,7 +172,7 @@ def test_neurons_are_brought_by_whoever_loads(mine: Path) -> None:
         assert torch.equal(spikecal.load("net.snn", neurons=[given])(images(4)), result.snn(images(4)))
     with pytest.raises(FileError, match=r"neurons=\['mine.py:Burst'\]"):
         spikecal.load("net.snn")
-    with pytest.raises(FileError, match="no neurons called 'integrate-and-fire'; it has burst"):
+    with pytest.raises(FileError, match="no neurons called 'integrate-and-fire': it has burst"):
         spikecal.load("net.snn", neurons=[spikecal.IntegrateAndFire])
     assert spikecal.inspect("net.snn")["T"] == [4]
 
@@ -245,7 +245,7 @@ class Holding(spikecal.Calibrator):
 
 
 def test_settings_that_no_file_could_hold_are_refused_before_the_work() -> None:
-    with pytest.raises(ConfigError, match="Holding cannot be stored: its function is .*, no plain data"):
+    with pytest.raises(ConfigError, match="Holding cannot be stored: its function is .*, which is not plain data"):
         spikecal.convert(residual(), images(8), T=4, pipeline=Pipeline(sweeps=((Holding(),),)))
 
 
@@ -272,7 +272,7 @@ def test_a_threshold_that_cannot_be_names_the_layer() -> None:
     [
         ({"share": "much"}, "share cannot be 'much'"),
         ({"most": "much"}, "most cannot be 'much'"),
-        ({"shar": 1.0}, "no setting 'shar'; it has images, share, most"),
+        ({"shar": 1.0}, "no setting 'shar': choose from images, share, most"),
         ({"images": 0}, "at least one image"),
     ],
 )
@@ -288,7 +288,7 @@ def test_what_is_named_and_is_not_there_is_told(mine: Path) -> None:
     for named, said in (
         ("other.py:A", "there is no file other.py"),
         ("mine.py:A", "mine.py has no class 'A'"),
-        ("nowhere.at.all:A", "module nowhere.at.all is not there"),
+        ("nowhere.at.all:A", "module nowhere.at.all is not installed"),
         ("mine.py:Burst", "not a class that derives from spikecal.Calibrator"),
     ):
         (mine.parent / "p.toml").write_text(f'sweeps = [[{{ kind = "{named}" }}]]')
@@ -306,7 +306,7 @@ class Gain(spikecal.Calibrator):
 
 
 def test_settings_that_are_no_fields_are_refused_before_the_work() -> None:
-    with pytest.raises(ConfigError, match=r"Gain cannot be stored: gain is no field of it; make Gain a dataclass"):
+    with pytest.raises(ConfigError, match=r"Gain cannot be stored: gain is not a field of it: make Gain a dataclass"):
         spikecal.convert(residual(), images(8), T=4, pipeline=Pipeline(sweeps=((Gain(2.0),),)))
 
 

@@ -83,7 +83,7 @@ def test_labels_in_every_form(result: spikecal.Result, labels: Any) -> None:
 
 @pytest.mark.parametrize("label", [-1, 5, 99])
 def test_labels_outside_the_classes_are_refused(result: spikecal.Result, label: int) -> None:
-    with pytest.raises(DataError, match=f"a label {label}, and the network has classes 0 to 4"):
+    with pytest.raises(DataError, match=f"a label {label}, but the network has classes 0 to 4"):
         spikecal.evaluate(result.snn, (IMAGES, [label, *LABELS[1:].tolist()]))
 
 

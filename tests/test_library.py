@@ -128,5 +128,5 @@ def test_progress_as_a_function_an_object_or_a_bar(capfd: pytest.CaptureFixture[
     spikecal.evaluate(result.snn, (images(12), LABELS), lambda *call: calls.append(call))
     assert calls[-1] == ("evaluate", 1, 1)
     assert capfd.readouterr() == ("", "")
-    with pytest.raises(ConfigError, match="progress is True, or a function"):
+    with pytest.raises(ConfigError, match="progress must be True or a function"):
         spikecal.convert(residual(), images(8), T=2, pipeline=LCP, progress="yes")  # type: ignore[arg-type]

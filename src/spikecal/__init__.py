@@ -1,4 +1,4 @@
-"""spikecal: a trained PyTorch network in, an accurate spiking network of few time steps out."""
+"""spikecal: convert a trained PyTorch network into an accurate spiking network that needs few time steps."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from spikecal import detection
     from spikecal.analysis.checking import Check, check
     from spikecal.analysis.evaluate import Evaluation
+    from spikecal.analysis.exits import ExitRule, Exits
     from spikecal.analysis.inspection import inspect
     from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
     from spikecal.calibration.finetune import FineTune
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
         SpikecalError,
         TrainingError,
     )
-    from spikecal.evaluation import evaluate
+    from spikecal.evaluation import evaluate, exit_rule
     from spikecal.graph.stages import Stage
     from spikecal.neurons import Cells, IntegrateAndFire, Neuron
     from spikecal.pipeline import ACP, AUTO, BASELINE, LCP, MAXACT, PC, PERCENTILE, Pipeline
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from spikecal.snn.recording import Run
     from spikecal.zoo.models import load_model
 
-# The public names, and where they live. They are imported on first use: torch takes seconds, `--help` should not.
+# The public names and their modules. They are imported on first use: importing torch takes seconds, `--help` must not.
 _HOMES = {
     "spikecal.analysis.checking": ("Check", "check"),
     "spikecal.analysis.evaluate": ("Evaluation",),
@@ -75,7 +76,8 @@ _HOMES = {
         "SpikecalError",
         "TrainingError",
     ),
-    "spikecal.evaluation": ("evaluate",),
+    "spikecal.analysis.exits": ("ExitRule", "Exits"),
+    "spikecal.evaluation": ("evaluate", "exit_rule"),
     "spikecal.graph.stages": ("Stage",),
     "spikecal.neurons": ("Cells", "IntegrateAndFire", "Neuron"),
     "spikecal.pipeline": ("ACP", "AUTO", "BASELINE", "LCP", "MAXACT", "PC", "PERCENTILE", "Pipeline"),
@@ -89,18 +91,18 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "ACP", "AUTO", "BASELINE", "Bias", "CalibrationError", "Calibrator", "Card", "Cells", "Check",
-    "ClosedFormWeights", "ConfigError", "ConversionError", "DataError", "Distilled", "Evaluation", "FileError",
-    "FineTune", "Histogram", "IntegrateAndFire", "Inversion", "LCP", "Learned", "MAXACT", "MMSE", "MaxAct",
-    "Neuron", "PC", "PERCENTILE", "Percentile", "Pipeline", "Potential", "RankError", "ReadOut",
-    "RefineThreshold", "Result", "Run", "SpikecalError", "SpikingNetwork", "Stage", "StageView", "TemporalBias",
-    "Threshold", "TrainingError", "Update", "Weights", "check", "convert", "detection", "distill", "evaluate",
-    "inspect", "load", "load_images", "load_model",
+    "ClosedFormWeights", "ConfigError", "ConversionError", "DataError", "Distilled", "Evaluation", "ExitRule",
+    "Exits", "FileError", "FineTune", "Histogram", "IntegrateAndFire", "Inversion", "LCP", "Learned", "MAXACT",
+    "MMSE", "MaxAct", "Neuron", "PC", "PERCENTILE", "Percentile", "Pipeline", "Potential", "RankError",
+    "ReadOut", "RefineThreshold", "Result", "Run", "SpikecalError", "SpikingNetwork", "Stage", "StageView",
+    "TemporalBias", "Threshold", "TrainingError", "Update", "Weights", "check", "convert", "detection",
+    "distill", "evaluate", "exit_rule", "inspect", "load", "load_images", "load_model",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name == "detection":  # a module of public names of its own
-        return import_module("spikecal.detection")
+    if name in ("detection", "ranks"):  # modules with public names of their own
+        return import_module(f"spikecal.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'spikecal' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

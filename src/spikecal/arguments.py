@@ -1,4 +1,4 @@
-"""What `convert` is given: checked, and what it means for this model."""
+"""Check the arguments of `convert`, and work out what they mean for this model."""
 
 import inspect
 import re
@@ -21,8 +21,8 @@ from spikecal.pipeline import Auto, Effort, Pipeline, Plan, resolve_plan
 from spikecal.settings import whole
 
 DEFAULT_T = 32
-MOST_T = 1 << 20  # no network of rates needs more, and every layer's spikes are held for T steps
-Choice = tuple[list[int], int | None]  # the T a network may have, and its latency; None is no more than T
+MOST_T = 1 << 20  # no rate-coded network needs more, and every layer's spikes are held for T steps
+Choice = tuple[list[int], int | None]  # the T allowed for a network, and its latency; None means no more than T
 
 
 def plan_of(pipeline: Plan | str, effort: Effort | None) -> Plan:
@@ -31,7 +31,7 @@ def plan_of(pipeline: Plan | str, effort: Effort | None) -> Plan:
     if effort is None:
         return plan
     if not isinstance(plan, Auto):
-        raise ConfigError("effort is how much AUTO tries, and this pipeline is fixed: leave one of them out")
+        raise ConfigError("effort is for AUTO, and this pipeline is fixed: leave out one of them")
     return replace(plan, effort=effort)
 
 
@@ -45,7 +45,7 @@ def check_model(model: Any) -> None:
 def steps_of(T: int | Sequence[int]) -> list[int]:
     steps: list[Any] = list(T) if isinstance(T, Sequence | np.ndarray) and np.ndim(T) == 1 else [T]
     if not steps:
-        raise ConfigError("T is an empty list: name at least one number of steps")
+        raise ConfigError("T is an empty list: give at least one number of steps")
     found = set[int]()
     for t in steps:
         number = whole(t)
@@ -56,7 +56,7 @@ def steps_of(T: int | Sequence[int]) -> list[int]:
 
 
 def choices_of(T: int | Sequence[int] | None, latency: int | str | None) -> list[Choice]:
-    """One choice for each network: the T it may have, and the latency if it is to be placed within one."""
+    """One choice per network: the T allowed, and the latency if its waits are to be placed within one."""
     if T is None:
         if latency is None:
             return [([DEFAULT_T], None)]
@@ -67,7 +67,7 @@ def choices_of(T: int | Sequence[int] | None, latency: int | str | None) -> list
 
 
 def latency_of(latency: Any, T: int | None) -> int:
-    """A latency in steps: a number of them, so many times T ("2x"), or T and so many more ("+10")."""
+    """A latency in steps, from a number, a multiple of T ("2x") or T plus a number ("+10")."""
     number: int | None
     text = latency.strip().lower() if isinstance(latency, str) else ""
     if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{0,9})?x|\+[0-9]{1,9}", text):
@@ -87,7 +87,7 @@ def latency_of(latency: Any, T: int | None) -> int:
 
 
 def checked_number(name: str, value: Any, least: int, below: int | None = None) -> int:
-    """`value` as an integer of at least `least`."""
+    """`value` as an integer not below `least`."""
     number = whole(value)
     if number is None or number < least or (below is not None and number >= below):
         wanted = "a non-negative integer" if least == 0 else f"an integer of at least {least}"
@@ -96,13 +96,12 @@ def checked_number(name: str, value: Any, least: int, below: int | None = None) 
 
 
 def memory_of(memory: int | str | None, processes: int = 1, device: torch.device | None = None) -> int:
-    """Bytes to use before going to disk: a number of them, or a size such as "2G".
+    """Bytes to use before going to disk, from a number or a size such as "2G".
 
-    By default half of what is free where it is computed, on a CPU shared by the `processes` of this machine.
+    By default half of what is free on the device; on a CPU, the `processes` of this machine share it.
     """
     if memory is None:
-        sharing = processes if device is None or device.type == "cpu" else 1
-        return free_memory(device) // 2 // sharing
+        return free_memory(device, processes) // 2
     if not isinstance(memory, str):
         return checked_number("memory", memory, 0)
     try:
@@ -112,7 +111,7 @@ def memory_of(memory: int | str | None, processes: int = 1, device: torch.device
 
 
 def check_pools(graph: Graph, pipeline: Pipeline) -> None:
-    """Raise where spikes that can be negative are max-pooled: running sums may fall, and pools take nothing back."""
+    """Raise if spikes that can be negative are max-pooled: running sums may fall, but a pool cannot retract spikes."""
     signed = pipeline.neuron.alphabet[0] < 0
     for node in graph.nodes.values():
         if signed and isinstance(node.op, MaxPool) and node.op.of == "spikes":
@@ -123,12 +122,12 @@ def check_pools(graph: Graph, pipeline: Pipeline) -> None:
 def checked_keep(keep: Any) -> Sequence[str]:
     names = [keep] if isinstance(keep, str) else keep
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"keep is a list of names of submodules, not {keep!r}")
+        raise ConfigError(f"keep must be a list of names of submodules, not {keep!r}")
     return names
 
 
 def home_of(model: nn.Module) -> tuple[torch.device, torch.dtype]:
-    """Where and in what precision to work: the model's own, but never below float32."""
+    """The device and precision to work in: the model's own, but at least float32."""
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.device.type == "meta":
             raise ConversionError(name, "a tensor on the meta device, which has no data", "load the weights first")
@@ -144,14 +143,14 @@ def number_of_inputs(model: nn.Module) -> int:
 
 
 def image_dims(model: nn.Module) -> int | None:
-    """Dimensions of one image: a convolution for 2-D images takes channels and two more; None if there is none."""
+    """Number of dimensions of one image, by the first convolution: channels and two more in 2-D; None without one."""
     kinds = {nn.Conv1d: 2, nn.Conv2d: 3, nn.Conv3d: 4}
     found = (dims for module in model.modules() for kind, dims in kinds.items() if isinstance(module, kind))
     return next(found, None)
 
 
 def example_of(images: list[Inputs]) -> Inputs:
-    """Two images to trace with (one twice, if there is but one or the second has another size)."""
+    """Two images to trace with (the first twice, if it is the only one or the second differs in size)."""
     first = images[0]
     second = images[1] if len(images) > 1 and [x.shape for x in images[1]] == [x.shape for x in first] else first
     return tuple(torch.cat(pair) for pair in zip(first, second, strict=True))

@@ -1,4 +1,4 @@
-"""How long a pass of a network takes here, for estimates."""
+"""Time a pass of a network on this machine, for estimates."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,7 @@ ROUNDS = 3
 
 @torch.no_grad()
 def fastest(run: Callable[[], object]) -> float:
-    """Seconds of the quickest of a few runs: the first one warms up, and others may be using the machine."""
+    """Seconds of the fastest of a few runs: the first warms up, and other programs may slow down some."""
     seconds = []
     for _ in range(ROUNDS):
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The whole story: a trained network and some images in, a calibrated spiking network out."""
+"""The whole conversion: a trained network and some images in, a calibrated spiking network out."""
 
 import logging
 import time
@@ -29,19 +29,21 @@ from spikecal.arguments import (
 )  # fmt: skip
 from spikecal.calibration.expected import Expected, expected_energy, expected_rate
 from spikecal.calibration.histogram import Histogram
-from spikecal.calibration.images import Inputs, collect
+from spikecal.calibration.images import Inputs, collect, labelled
 from spikecal.calibration.sweep import StageRecord
 from spikecal.choice.heldout import HeldOut
 from spikecal.choice.selection import Decision, decide
 from spikecal.devices import Device, device_of, placed, whatever_the_default
-from spikecal.errors import ConversionError
+from spikecal.errors import ConversionError, DataError
 from spikecal.graph.graph import Graph, describe
 from spikecal.graph.joints import DEFAULT, Joints, checked_joints, staged
 from spikecal.graph.lowering.prepare import unwrapped
 from spikecal.graph.ops import Spike
 from spikecal.graph.stages import partition
+from spikecal.memory import freed_memory_kept
 from spikecal.phases import Context, histograms, run_phases, set_neurons
 from spikecal.pipeline import AUTO, Effort, Plan
+from spikecal.planning import show_plan
 from spikecal.progress import Watching, watched
 from spikecal.ranks import current, together
 from spikecal.result import Result
@@ -52,11 +54,11 @@ from spikecal.workdir import Workdir, fingerprint
 
 logger = logging.getLogger(__name__)
 
-COUNTED = 0.875  # of the memory to use; the rest is what the allocator holds without anyone using it
+COUNTED = 0.875  # of the memory to use; the allocator holds the rest without using it
 
 
-@together
 @whatever_the_default
+@together
 @torch.inference_mode(False)
 def convert(
     model: nn.Module,
@@ -78,37 +80,38 @@ def convert(
 ) -> Result:
     """Convert `model` into a calibrated spiking network, or into one for each of several `T`.
 
-    The model is left as it is. Conversion works on a copy in eval mode.
+    The model is left unchanged: conversion works on a copy in eval mode.
 
     Args:
-        model: A trained network that `torch.fx` can trace, made of ReLU and linear operations. `spikecal.check` says
+        model: A trained network of ReLU and linear operations that `torch.fx` can trace. `spikecal.check` shows
             whether it converts.
-        images: A tensor, a dataset or a loader, normalised as in training and not augmented. Labels are ignored.
-        T: Time steps, or a list of them for one network each. Without T it is 32, or chosen where `latency` is given.
+        images: A tensor, a dataset or a loader, normalised as in training and not augmented. Labels are ignored, except
+        by the pipelines `"hybrid-train"` and `"qcfs"`, which learn from them.
+    T: Time steps, or a list for one network each. By default 32, or chosen to fit `latency` if that is given.
         pipeline: How to convert: `AUTO`, which tries several pipelines and keeps the best, another preset or its name
             (`"lcp"`, `"acp"`, …), or a `Pipeline`.
         latency: Steps from the first of the input to the last of the output: a number, `"2x"` for twice T or `"+10"`
-            for ten more. What it has beyond T is spent on layers that wait, where that helps.
-        effort: How many pipelines AUTO tries: `"low"`, `"normal"` or `"high"`: about 5, 20 or 300 times what LCP takes.
-        joints: What becomes of linear values that weighted layers read: `"analog"` currents, `"signed"` spikes, or
-            `"merge"`, which multiplies two linear maps where one is cheaper.
-        seed: Draws the calibration images and everything else that is random. The same seed gives the same bits.
-        keep: Names of submodules that stay analog, at the end of the network.
-        workdir: A folder for finished stages. A killed conversion resumes from there.
-        memory: Bytes to use before going to disk, or a size such as `"2G"`; by default half of what is free. It
+            for ten more. Layers wait during the steps beyond T, where that helps.
+        effort: How much AUTO tries: `"low"`, `"normal"` or `"high"` take about 5, 20 or 300 times as long as LCP.
+        joints: How linear values that weighted layers read are passed on: `"analog"` currents, `"signed"` spikes, or
+            `"merge"`, which merges two linear maps where one is cheaper.
+        seed: Seed of the calibration images and everything else random. The same seed gives the same bits.
+        keep: Names of submodules at the end of the network to keep analog.
+        workdir: A folder for finished stages, from which a killed conversion resumes.
+        memory: Bytes to use before going to disk, or a size such as `"2G"`; by default half of what is free. This
             does not change the result.
         micro_batch: Images per kernel call; by default chosen from T and the network.
-        records: Whether a pipeline without calibrators simulates some images nevertheless, to record the errors of its
+        records: Whether a pipeline without calibrators still simulates some images, to record the errors of its
             stages.
-        progress: True for a bar, or a function that is called with phase, done and total.
-        device: Where to work; by default where the model is.
+        progress: True for a bar, or a function to call with phase, done and total.
+        device: Where to compute; by default where the model is.
 
     Returns:
-        The networks, what was done to make them, and ways to save, measure and report them.
+        The networks, a record of how they were made, and methods to save, measure and report them.
 
     Raises:
-        ConversionError: The network cannot be converted. It names every layer in the way and what to do about it.
-        ConfigError: An argument is not what it should be.
+        ConversionError: The network cannot be converted; the error names every layer in the way and what to do.
+        ConfigError: An argument is invalid.
         DataError: The images cannot be used.
     """
     check_model(model)
@@ -123,17 +126,19 @@ def convert(
     model = placed(model, device_of(device))
     home, dtype = home_of(model)
     budget = memory_of(memory, ranks.neighbours, home)
-    chosen = [
-        tuple(x.to(home, dtype) for x in image)
-        for image in collect(images, plan.fixed.images, number_of_inputs(model), seed, image_dims(model))
-    ]
+    given = images, plan.fixed.images, number_of_inputs(model), seed, image_dims(model)
+    found, labels = labelled(*given) if plan.fixed.needs_labels else (collect(*given), None)
+    if labels is None and plan.fixed.needs_labels:
+        raise DataError("this pipeline learns from labels: give pairs of images and labels")
+    chosen = [tuple(x.to(home, dtype) for x in image) for image in found]
     started = time.perf_counter()
     graph = _lowered(model, chosen, keep, plan, joints)
     timings = Timings(lowering=time.perf_counter() - started)
-    identity = partial(_identity, graph, chosen, plan, [choices, seed, list(keep), micro_batch])
+    known = [] if labels is None else [labels.tolist()]
+    identity = partial(_identity, graph, chosen, plan, [choices, seed, list(keep), micro_batch, *known])
     ranks.agree("convert", lambda: {**identity(), "working directory": workdir is not None, "records": records})
     work = None if workdir is None else Workdir(Path(workdir), fingerprint([], identity()), ranks=ranks)
-    with watched(ranks.shown(progress)) as watcher, work or nullcontext():
+    with watched(ranks.shown(progress)) as watcher, work or nullcontext(), freed_memory_kept():
         context = Context(
             ann=graph,
             images=chosen,
@@ -145,7 +150,9 @@ def convert(
             progress=watcher,
             workdir=work,
             ranks=ranks,
+            labels=labels,
         )
+        show_plan(context, plan, [max(allowed) for allowed, _ in choices])
         result = _calibrated(context, plan, choices, timings, dtype, Origin(joints=joints))
     result.describe(images=len(chosen), keep=tuple(keep))
     return result
@@ -154,7 +161,7 @@ def convert(
 def _lowered(
     model: nn.Module, images: list[Inputs], keep: Sequence[str], plan: Plan, joints: Joints = DEFAULT
 ) -> Graph:
-    """The canonical graph of a model, if that is one that can spike."""
+    """The canonical graph of a model; raises if it cannot spike."""
     graph = staged(model, example_of(images), keep, joints)
     if not partition(graph):
         raise ConversionError(type(model).__name__, "a network that computes nothing", "convert one that does")
@@ -166,7 +173,7 @@ def _lowered(
 
 
 def _identity(graph: Graph, images: list[Inputs], plan: Plan, settings: list[Any]) -> dict[str, Any]:
-    """All that a conversion depends on: the working directory is of this one and no other, and ranks agree on it."""
+    """Everything a conversion depends on: a working directory belongs to one conversion, and ranks must agree on it."""
     return {
         "version": [__version__, torch.__version__],
         "network": fingerprint([], describe(graph)),

@@ -1,4 +1,4 @@
-"""Devices: the one that is asked for, and what `torch.set_default_device` must not change."""
+"""Devices: the requested one, and what `torch.set_default_device` must not change."""
 
 import copy
 import functools
@@ -14,12 +14,12 @@ from spikecal.errors import ConfigError, first_line
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
 Placed = TypeVar("Placed", bound=nn.Module)
-Device = str | torch.device | None  # what functions take as `device`; None is where things are
+Device = str | torch.device | None  # what functions take as `device`; None means where things are
 CPU = torch.device("cpu")
 
 
 def device_of(name: Device) -> torch.device | None:
-    """The device of that name; ConfigError where it is not here. None stays None."""
+    """The device of that name; ConfigError if there is none here. None stays None."""
     if name is None:
         return None
     try:
@@ -33,29 +33,29 @@ def device_of(name: Device) -> torch.device | None:
 
 
 def best_device() -> torch.device:
-    """An accelerator where there is one."""
+    """An accelerator if there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu")
 
 
 def placed(module: Placed, device: torch.device | None) -> Placed:
-    """The module where it is to be; it is copied if it has to be moved, and left as it is."""
+    """The module on the device: itself if it is there, else a copy. The original is left unchanged."""
     if device is None or all(t.device == device for t in (*module.parameters(), *module.buffers())):
         return module
     return copy.deepcopy(module).to(device)
 
 
 def tensors_on(device: torch.device) -> AbstractContextManager[Any]:
-    """In here tensors that are made without a device are on this one: code of models may rely on that.
+    """Make tensors created without a device land on this one: models may rely on that.
 
-    Where that is so anyway nothing is entered, since torch looks at every call in between.
+    Nothing is entered if they do so anyway, since torch then intercepts every call.
     """
     return nullcontext() if torch.get_default_device() == device else device
 
 
 def whatever_the_default(function: Callable[Given, Made]) -> Callable[Given, Made]:
-    """A function that makes tensors on the CPU where it names no device, whatever `torch.set_default_device` says.
+    """A function whose tensors are on the CPU unless it names a device, whatever `torch.set_default_device` says.
 
-    Indices, random numbers and sums are the CPU's, so that a seed gives the same numbers for every device.
+    Indices, random numbers and sums stay on the CPU, so that a seed gives the same numbers for every device.
     """
 
     @functools.wraps(function)

@@ -3,7 +3,7 @@
 import unicodedata
 from collections.abc import Mapping
 
-HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # Unicode's categories of what is not seen but acted on
+HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # Unicode categories of invisible characters that terminals act on
 
 
 class SpikecalError(Exception):
@@ -13,7 +13,7 @@ class SpikecalError(Exception):
 class ConversionError(SpikecalError):
     """The network cannot be converted.
 
-    `layer` is where, `found` what is there, `hint` what to do; `others` are further offenders of the same kind.
+    `layer` is where, `found` what is there, `hint` what to do; `others` are more errors of the same kind.
     """
 
     def __init__(self, layer: str, found: str, hint: str, others: tuple["ConversionError", ...] = ()) -> None:
@@ -22,7 +22,7 @@ class ConversionError(SpikecalError):
 
 
 class FileError(SpikecalError):
-    """A file is not a spiking network, or not a whole one."""
+    """A file is not a spiking network, or is incomplete."""
 
 
 class DataError(SpikecalError):
@@ -30,11 +30,11 @@ class DataError(SpikecalError):
 
 
 class ConfigError(SpikecalError):
-    """A setting has a value it cannot have."""
+    """A setting has an invalid value."""
 
 
 class CalibrationError(SpikecalError):
-    """A threshold, calibrator or neuron gave what cannot be used; `stage` is where, `part` what it came from."""
+    """A threshold, calibrator or neuron returned something unusable; `stage` is where, `part` which of them."""
 
     def __init__(self, stage: str, part: str, found: str) -> None:
         self.stage, self.part, self.found = stage, part, found
@@ -46,7 +46,7 @@ class TrainingError(SpikecalError):
 
 
 class RankError(SpikecalError):
-    """Another process of the same task is lost, stuck or has failed. All ranks raise it; one of them is to `tell`."""
+    """Another process of the task is lost, stuck or has failed. All ranks raise it; one, with `tell`, reports it."""
 
     def __init__(self, message: str, tell: bool = True) -> None:
         super().__init__(message)
@@ -54,30 +54,32 @@ class RankError(SpikecalError):
 
 
 def refuse_unreadable(data: str, unreadable: Mapping[str, str]) -> None:
-    """What `--strict` does about images that cannot be read; `unreadable` says of each file why."""
+    """Raise for unreadable images, as `--strict` demands; `unreadable` gives the reason for each file."""
     if unreadable:
         file, reason = next(iter(unreadable.items()))
         more = f", and {len(unreadable) - 1:,} more" if len(unreadable) > 1 else ""
-        raise DataError(f"{data}: {len(unreadable):,} unreadable: {file} ({reason}){more}; without --strict it goes on")
+        raise DataError(
+            f"{data}: {len(unreadable):,} unreadable: {file} ({reason}){more}: leave out --strict to go on without them"
+        )
 
 
 def shown(value: object) -> str:
-    """What a file says, short enough for a line."""
+    """A value from a file, short enough for a line."""
     return str(value) if type(value) in (bool, int, float) and len(str(value)) <= 60 else repr(str(value)[:60])
 
 
 def visible(text: str) -> str:
-    """A text whose names no terminal acts on: control characters, turned text and bytes that are not UTF-8 escaped."""
+    """Text that is safe in a terminal: control characters, reversed text and bytes that are not UTF-8 are escaped."""
     return "".join(_escaped(c) if c not in "\n\t" and unicodedata.category(c) in HIDDEN else c for c in text)
 
 
 def _escaped(character: str) -> str:
     number = ord(character)
-    if 0xDC80 <= number <= 0xDCFF:  # what Python makes of such a byte in the name of a file
+    if 0xDC80 <= number <= 0xDCFF:  # how Python represents such a byte in the name of a file
         number -= 0xDC00
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
 def first_line(error: BaseException) -> str:
-    """Of a foreign error's message; its kind where it has none."""
+    """The first line of a foreign error's message, or its type if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,4 +1,4 @@
-"""Networks run over images, by one process or by several: what `analysis` counts, counted by all of them."""
+"""Run networks over images, in one process or in several that add up their counts."""
 
 from dataclasses import asdict
 from typing import Any
@@ -15,7 +15,10 @@ from spikecal.analysis.evaluate import (
     gives_classes,
     image_dims,
     labelled_batches,
+    scoring,
 )
+from spikecal.analysis.exits import CONFIDENCE, SCALED, ExitRule, choose_rule, distances, margins
+from spikecal.arguments import checked_number
 from spikecal.devices import Device, device_of, placed, whatever_the_default
 from spikecal.errors import ConfigError, DataError
 from spikecal.graph.graph import Graph, describe
@@ -25,68 +28,132 @@ from spikecal.snn.network import SpikingNetwork
 from spikecal.workdir import fingerprint
 
 
-@together
 @whatever_the_default
+@together
 def evaluate(
     snn: SpikingNetwork,
     data: Any,
     progress: Watching = None,
     *,
     ann: nn.Module | Graph | None = None,
+    exit: ExitRule | None = None,
     device: Device = None,
+    workers: int = 0,
 ) -> Evaluation:
     """Run `snn` once over `data`: a pair of tensors (images, labels), a dataset of pairs or a loader of batches.
 
-    With `ann`, the network it was made of, the answers are also compared with its own, and labels are not needed.
-    Networks with other outputs than classes are run on images alone: rates, spikes and energy are counted.
-    `progress`: True for a bar, or a function of phase, done and total. `device`: where to run, by
-    default where `snn` is.
+    With `ann`, the source model, the answers are also compared with its own, and labels are not needed.
+    Networks whose output is not classes are run on images alone, to count rates, spikes and energy.
+    With `exit`, a rule of `spikecal.exit_rule`, the result's `exits` says what stopping settled images does.
+    `progress`: True for a bar, or a function of phase, done and total. `device`: where to compute, by
+    default where `snn` is. No more than two batches of a dataset or loader are held at a time: the next one is read
+    while one runs. `workers` processes read a dataset whose images take Python long to make.
     """
     if not isinstance(snn, SpikingNetwork):
-        raise ConfigError(f"evaluate takes a spiking network, such as result.snn, not {type(snn).__name__}")
-    home = device_of(device)
+        raise ConfigError(f"evaluate needs a spiking network, such as result.snn, not {type(snn).__name__}")
+    home, workers = device_of(device), checked_number("workers", workers, 0)
     with watched(current().shown(progress)) as watcher:
-        return _evaluated(placed(snn, home), data, watcher, placed(ann, home) if isinstance(ann, nn.Module) else ann)
+        teacher = placed(ann, home) if isinstance(ann, nn.Module) else ann
+        return _evaluated(placed(snn, home), data, watcher, teacher, exit, workers)
 
 
-def _evaluated(snn: SpikingNetwork, data: Any, progress: Progress, ann: nn.Module | Graph | None) -> Evaluation:
+def _evaluated(
+    snn: SpikingNetwork,
+    data: Any,
+    progress: Progress,
+    ann: nn.Module | Graph | None,
+    rule: ExitRule | None,
+    workers: int,
+) -> Evaluation:
     ranks = current()
     ranks.agree("evaluate", lambda: {"network": fingerprint(snn.state_dict().values(), [snn.T, describe(snn.graph)])})
     counts, meter, read = Counts(snn.T), EnergyMeter(snn), Seen(ranks)
+    early = EnergyMeter(snn)
     home = next(snn.parameters())
     answers = None if ann is None else answering(ann)
-    for number, (x, labels) in enumerate(batches(data, progress, image_dims(snn.graph))):
+    found = batches(data, progress, image_dims(snn.graph), workers=workers, note=counts.so_far)
+    for number, (x, labels) in enumerate(found):
         x = x.to(home.device, home.dtype)
         if not gives_classes(snn, x):
+            if rule is not None:
+                raise DataError("early exit needs a network with one output of classes")
             if labels is not None:
-                raise DataError("accuracy needs one output of classes: give images alone to count spikes and energy")
+                raise DataError(
+                    "accuracy needs a single output of classes: give images alone to count spikes and energy"
+                )
             answers = None
         elif labels is None and answers is None:
-            raise DataError("evaluation needs labels: batches of (images, labels); or the ANN to compare with")
+            raise DataError("evaluation needs labels: give batches of (images, labels), or the ANN to compare with")
         read.add(x, labels)
-        calls = x.split(snn.images_per_call(x))  # few enough that their counts are still in the processor's caches
+        calls = x.split(snn.images_per_call(x))  # few enough for their counts to stay in the processor's caches
         own = [calls[i] for i in ranks.each(len(calls), turn=number)]
         if own:
             first = sum(map(len, calls[: ranks.share(len(calls), turn=number).start]))
             mine = slice(first, first + sum(map(len, own)))
-            counts.add(snn, own, meter, None if labels is None else labels[mine], answers and answers(x[mine]))
+            own_labels = None if labels is None else labels[mine]
+            counts.add(snn, own, meter, own_labels, answers and answers(x[mine]), rule, early)
     read.check("evaluate")
-    totals, whole = Counts(snn.T), EnergyMeter(snn)
-    for _, (counted, tallied) in ranks.gathered({}, [asdict(counts), meter.tallies()]):
+    totals, whole, stopped = Counts(snn.T), EnergyMeter(snn), EnergyMeter(snn)
+    for _, (counted, tallied, shortened) in ranks.gathered({}, [asdict(counts), meter.tallies(), early.tallies()]):
         totals.merge(Counts(**counted))
         whole.merge(tallied)
-    return totals.evaluation(snn, whole.result(), answers is not None)
+        stopped.merge(shortened)
+    exits = None if rule is None else totals.exits(snn, rule, stopped.result())
+    return totals.evaluation(snn, whole.result(), answers is not None, exits)
+
+
+@whatever_the_default
+@together
+@torch.no_grad()
+def exit_rule(
+    snn: SpikingNetwork,
+    images: Any,
+    *,
+    ann: nn.Module | Graph,
+    agreement: float = 0.99,
+    confidence: float = CONFIDENCE,
+    progress: Watching = None,
+) -> ExitRule:
+    """The rule for when an answer of `snn` is settled, so that a share `agreement` of answers equals the ANN's.
+
+    The rule is set on `images`, calibration images without labels: a tensor, a dataset or a loader. It promises for
+    images that are like these; images that the ANN has not been trained on promise most honestly. `confidence` is how
+    sure the promise is. A network that cannot keep it even after all of its steps is a ConfigError.
+    """
+    for name, share in (("agreement", agreement), ("confidence", confidence)):
+        if not isinstance(share, float) or not 0 < share < 1:
+            raise ConfigError(f"{name} must be a share between 0 and 1, such as 0.99, not {share!r}")
+    if not isinstance(snn, SpikingNetwork):
+        raise ConfigError(f"an exit rule needs a spiking network, such as result.snn, not {type(snn).__name__}")
+    home, scores, ranks = next(snn.parameters()), scoring(ann), current()
+    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    with watched(ranks.shown(progress)) as watcher:
+        for x, _ in batches(images, watcher, image_dims(snn.graph)):
+            x = x.to(home.device, home.dtype)
+            if not gives_classes(snn, x):
+                raise DataError("early exit needs a network with one output of classes")
+            for part in x.split(snn.images_per_call(x)):
+                outputs, target = snn.run(part).outputs, scores(part).to(home.device)
+                agree = outputs.argmax(-1) == target.argmax(-1)
+                found.append((margins(outputs).cpu(), agree.cpu(), distances(outputs, target).cpu()))
+                ranks.beat()
+    margin, agree, apart = (torch.cat(parts, 1) for parts in zip(*found, strict=True))
+    scaled = min(SCALED, margin.shape[1] // 4)
+    if scaled == 0:
+        raise DataError(f"an exit rule needs at least 4 images, not {margin.shape[1]}")
+    scales = apart[:, :scaled].mean(1).sqrt().tolist()
+    return choose_rule(margin[:, scaled:], agree[:, scaled:], scales, agreement, confidence)
 
 
 class Seen:
-    """The images and labels that this rank was given: all ranks should be given the same, and take a share each."""
+    """This rank's share of the images and labels; all ranks should be given the same."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks, self._prints = ranks, list[str]()
 
-    def add(self, images: Tensor, labels: Tensor | None) -> None:
+    def add(self, *given: Tensor | None) -> None:
         if self._ranks.count > 1:
-            self._prints.append(fingerprint([images] if labels is None else [images, labels], []))
+            self._prints.append(fingerprint((tensor for tensor in given if tensor is not None), []))
 
     def check(self, call: str) -> None:
         self._ranks.agree(call, lambda: {"images": fingerprint([], self._prints)})
@@ -94,7 +161,7 @@ class Seen:
 
 @torch.no_grad()
 def accuracy(model: nn.Module | Graph, data: Any, progress: Progress | None = None) -> float:
-    """Share of right answers of an ordinary network."""
+    """Share of correct answers of an ordinary network."""
     right, images, ranks = 0, 0, current()
     answers = answering(model)
     for number, (x, labels) in enumerate(labelled_batches(data, progress)):

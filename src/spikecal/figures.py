@@ -1,4 +1,4 @@
-"""The paper's figures from networks and images: what is converted and measured for each, and drawn."""
+"""The paper's figures from networks and images: what each of them converts, measures and draws."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -19,15 +19,15 @@ from spikecal.progress import Progress
 from spikecal.result import Result
 
 THETA, STEPS = 10.0, 5  # of the figure of ReLU, ClipFloor and ClipRound
-FEWER = 256  # images of shortened weights calibration, so that a figure is a matter of minutes
-COPIED = replace(MAXACT, rounding="floor")  # what conversion was before the paper: weights copied, nothing rounded
+FEWER = 256  # images of shortened weights calibration, so that a figure takes minutes
+COPIED = replace(MAXACT, rounding="floor")  # conversion before the paper: weights copied, nothing rounded
 SAMPLES = (32, 64, 128, 256)
 Drawn = tuple[Figure, dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A network with its calibration images, and batches of test images with labels that can be gone through again."""
+    """A network with its calibration images, and repeatable batches of test images with labels."""
 
     name: str
     model: nn.Module
@@ -37,7 +37,7 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a figure is made. `T` are its time steps, `images` of the test set measure errors."""
+    """How a figure is made. `T` are its time steps; `images` of the test set measure errors."""
 
     T: tuple[int, ...] = ()
     images: int = 128
@@ -51,7 +51,7 @@ class Settings:
         return {"uncalibrated": BASELINE, "LCP": LCP, **self._acp()}
 
     def _acp(self) -> dict[str, Pipeline]:
-        """ACP as the paper has it, or in fewer iterations by what learns in so few; the label says which."""
+        """ACP as in the paper, or with fewer iterations by an optimiser that learns in so few; the label says which."""
         if self.iterations >= Weights.iterations:
             return {"ACP": ACP.changed(Weights, iterations=self.iterations)}
         shorter = ACP.changed(Weights, iterations=self.iterations, images=FEWER, **FEW_ITERATIONS)
@@ -64,13 +64,13 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One figure: `models` are what it shows where there are weights for them, `T` the paper's."""
+    """One figure: `models` are what it shows if there are weights for them, `T` the paper's."""
 
     about: str
     draw: Callable[[list[Subject], Settings], Drawn]
     T: tuple[int, ...] = ()
     models: tuple[str, ...] = ("resnet20",)
-    instead: tuple[str, ...] = ("resnet20",)  # where there are no weights for any of `models`
+    instead: tuple[str, ...] = ("resnet20",)  # if there are no weights for any of `models`
 
 
 def _converted(subject: Subject, pipeline: Pipeline, settings: Settings, T: Sequence[int]) -> Result:
@@ -90,14 +90,14 @@ def _errors(subject: Subject, pipeline: Pipeline, settings: Settings) -> Network
 
 
 def bn(subjects: list[Subject], settings: Settings) -> Drawn:
-    """Relative error by layer of networks whose weights were copied, with BN and without."""
+    """Relative error by layer of networks with copied weights, with BN and without."""
     found = {subject.name: _errors(subject, COPIED, settings) for subject in subjects}
     title = f"Relative error by layer, weights copied (MaxAct, ClipFloor), T = {settings.steps}"
     return plots.relative_error(found, title), {name: errors.to_dict() for name, errors in found.items()}
 
 
 def calibration(subjects: list[Subject], settings: Settings) -> Drawn:
-    """Relative error by layer before calibration, after LCP, after ACP."""
+    """Relative error by layer before calibration, after LCP and after ACP."""
     (subject,) = subjects
     found = {name: _errors(subject, pipeline, settings) for name, pipeline in settings.pipelines().items()}
     title = f"{subject.name}, T = {settings.steps}"
@@ -124,7 +124,7 @@ def threshold(subjects: list[Subject], settings: Settings) -> Drawn:
     layers = list(result.histograms)
     layer = settings.layer or layers[len(layers) // 2]
     if layer not in layers:
-        raise ConfigError(f"there is no layer of neurons {layer!r}; there are {', '.join(layers)}")
+        raise ConfigError(f"there is no layer of neurons {layer!r}: choose from {', '.join(layers)}")
     methods: dict[str, Threshold] = {"MaxAct": MaxAct(), "Percentile 99.99 %": Percentile(), "MMSE": MMSE()}
     curves = {
         name: {T: float(method.solve(result.histograms[layer], T, "round")) for T in settings.T}
@@ -149,7 +149,7 @@ def rate(subjects: list[Subject], settings: Settings) -> Drawn:
 
 
 def accuracy_over_time(subjects: list[Subject], settings: Settings) -> Drawn:
-    """Accuracy over steps, for the three pipelines, with the ANN's line."""
+    """Accuracy over steps for the three pipelines, with that of the ANN."""
     (subject,) = subjects
     ann = accuracy(subject.model, subject.test)
     curves: dict[str, list[float]] = {}
@@ -176,9 +176,9 @@ def accuracy_against_images(
     seeds: Sequence[int] = (0, 1, 2),
     progress: Progress | None = None,
 ) -> dict[int, list[float]]:
-    """Accuracy on `test` after calibration with so many images, for every seed that chooses them.
+    """Accuracy on `test` after calibration with `count` images, for every seed that draws them.
 
-    Thresholds keep their own images: the calibrators' are what is varied, as in the paper's study.
+    Thresholds keep their own images: only the calibrators' vary, as in the paper's study.
     """
     found: dict[int, list[float]] = {}
     for count in counts:
@@ -227,10 +227,10 @@ FIGURES: dict[str, Recipe] = {
 
 
 def draw(name: str, subjects: list[Subject], settings: Settings) -> Drawn:
-    """A figure and the numbers in it."""
+    """A figure and the data behind it."""
     recipe = FIGURES[name]
     if recipe.models and not subjects:
         raise ConfigError(f"figure {name} needs a network")
     if len(subjects) > 1 and len(recipe.models) < 2:
-        raise ConfigError(f"figure {name} is of one network, not of {len(subjects)}")
+        raise ConfigError(f"figure {name} shows one network, not {len(subjects)}")
     return recipe.draw(subjects, replace(settings, T=settings.T or recipe.T))

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, are used by one process at a time, and run nothing when they are read."""
+"""Files that appear whole or not at all, are used by one process at a time, and run no code when read."""
 
 import errno
 import os
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 fcntl: ModuleType | None
 try:
     import fcntl
-except ImportError:  # no such thing on Windows: there nobody looks after it
+except ImportError:  # not on Windows, where files are not locked
     fcntl = None
 
 
-# What torch may raise of a file that it did not write, or that is cut or damaged.
+# What torch may raise for a file that it did not write, or that is truncated or damaged.
 NO_TORCH_FILE = (
     pickle.UnpicklingError, OSError, RuntimeError, ValueError, EOFError, LookupError, AttributeError, TypeError,
     AssertionError, ArithmeticError, MemoryError, struct.error, zipfile.BadZipFile,
@@ -35,28 +35,28 @@ NO_TORCH_FILE = (
 
 
 def load_torch(path: Path) -> Any:
-    """What is in a torch file, without running anything from it; one of `NO_TORCH_FILE` where that cannot be."""
+    """The content of a torch file, read without running its code; raises one of `NO_TORCH_FILE` if it cannot."""
     import torch
 
     with warnings.catch_warnings(), open_regular(path) as file:
         _check_room(file)
-        warnings.simplefilter("ignore")  # of odd ways to pickle; what comes of them is checked anyway
+        warnings.simplefilter("ignore")  # about unusual pickles; the content is checked anyway
         return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def _check_room(file: BinaryIO) -> None:
-    """Raise where the content of a torch file, unpacked if it is packed, is more than there is memory for."""
+    """Raise if the content of a torch file, uncompressed, exceeds the free memory."""
     needed = os.fstat(file.fileno()).st_size
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:
             needed = sum(entry.file_size for entry in archive.infolist())
     file.seek(0)
     if needed > (free := free_memory()):
-        raise MemoryError(f"it needs {needed:,} bytes of memory, and {free:,} are free")
+        raise MemoryError(f"it needs {needed:,} bytes of memory, but {free:,} are free")
 
 
 def load_tensors(path: Path) -> "dict[str, Tensor]":
-    """The tensors of a safetensors file, also of one whose name is not UTF-8, which the library does not open."""
+    """The tensors of a safetensors file, even if its name is not UTF-8, which the library cannot open."""
     from safetensors.torch import load, load_file
 
     try:
@@ -67,8 +67,8 @@ def load_tensors(path: Path) -> "dict[str, Tensor]":
 
 
 def open_regular(path: str | Path, most: int | None = None) -> BinaryIO:
-    """Open a file to read; OSError for pipes and devices, whose bytes may never end, and for more than `most` bytes."""
-    # a pipe without a writer would keep a plain `open` waiting
+    """Open a file to read; OSError for pipes and devices, which may never end, and for files above `most` bytes."""
+    # a plain `open` would block on a pipe without a writer
     number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     found = os.fstat(number)
     wrong: OSError | None = None
@@ -77,7 +77,7 @@ def open_regular(path: str | Path, most: int | None = None) -> BinaryIO:
     elif not stat.S_ISREG(found.st_mode):
         wrong = OSError(errno.EINVAL, "it is a pipe or a device, not a regular file", str(path))
     elif most is not None and found.st_size > most:
-        wrong = OSError(errno.EFBIG, f"it has {found.st_size:,} bytes, and more than {most:,} are not read", str(path))
+        wrong = OSError(errno.EFBIG, f"it has {found.st_size:,} bytes, and the limit is {most:,}", str(path))
     if wrong is not None:
         os.close(number)
         raise wrong
@@ -85,16 +85,16 @@ def open_regular(path: str | Path, most: int | None = None) -> BinaryIO:
 
 
 def read_regular(path: str | Path, most: int) -> bytes:
-    """The content of a small file; OSError where `open_regular` has one."""
+    """The content of a small file; OSError as from `open_regular`."""
     with open_regular(path, most) as file:
         return file.read(most) or b""
 
 
 def check_output(file: Path, taken: Sequence[Path] = ()) -> None:
-    """Before anything long: there must be a place for what comes out of it, and nothing `taken` may be there."""
-    # realpath, as `resolve` raises where links lead round in a circle
+    """Check, before anything long, that `file` can be written and is none of those `taken`."""
+    # realpath, as `resolve` raises on links that form a loop
     if os.path.realpath(file) in [os.path.realpath(other) for path in taken for other in (path, f"{path}.json")]:
-        raise ConfigError(f"{file} is written or read by the same command: give another name")
+        raise ConfigError(f"{file} is already used by the same command: give another name")
     if file.is_dir():
         raise ConfigError(f"{file} is a folder: give the name of a file to write")
     if not file.absolute().parent.is_dir():
@@ -108,7 +108,7 @@ def check_output(file: Path, taken: Sequence[Path] = ()) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """The same for a folder that files will be written to; it need not be there yet."""
+    """The same for a folder for files; it need not exist yet."""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not there.is_dir():
         raise ConfigError(f"{there} cannot be used as a folder: it is a file")
@@ -117,16 +117,16 @@ def check_folder(folder: Path) -> None:
 
 def _check_writable(folder: Path, what: Path) -> None:
     try:
-        with TemporaryFile(dir=folder):  # of no name, where the system can do that: nothing is left of it
+        with TemporaryFile(dir=folder):  # nameless where the system allows it: leaves nothing behind
             pass
     except OSError as error:
         raise ConfigError(f"{what} cannot be written: {error.strerror or error}") from error
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """Write beside `path` and rename: whoever is killed leaves the old file or the new one, never half of one.
+    """Write beside `path` and rename: a killed process leaves the old file or the new one, never half of one.
 
-    Links are followed, and what is no file (/dev/null, a pipe) is written to and not replaced.
+    Links are followed; anything but a file (/dev/null, a pipe) is written to, not replaced.
     """
     target = Path(os.path.realpath(path))
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
@@ -144,12 +144,12 @@ def write_whole(path: Path, content: bytes | str) -> None:
 
 
 def is_special(path: Path) -> bool:
-    """Whether something is there that is neither a file nor a folder: a device, a pipe."""
+    """Whether it exists and is neither a file nor a folder, but a device or a pipe."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def lock(file: IO[Any]) -> bool:
-    """Keep `file` from other processes until it is closed; False where another one keeps it."""
+    """Lock `file` until it is closed; False if another process has locked it."""
     try:
         if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

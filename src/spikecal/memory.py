@@ -1,9 +1,10 @@
-"""How much memory there is, and sizes as people write them."""
+"""Free memory, and sizes as people write them."""
 
 import ctypes
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -14,26 +15,31 @@ from spikecal.errors import ConfigError
 resource: ModuleType | None
 try:
     import resource
-except ImportError:  # no such thing on Windows
+except ImportError:  # not on Windows
     resource = None
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 NO_LIMIT = 2**62
-CGROUPS = {  # by the controllers that /proc names: where its groups are, and their files for the limit and the use
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+NEVER, LARGEST = 2**31 - 1, 2**25  # the largest number it takes, and the largest value that it keeps by itself
+CGROUPS = {  # by the controller in /proc: the folder of its groups, and their files for limit and usage
     "": ("/sys/fs/cgroup", ("memory.max", "memory.current")),
     "memory": ("/sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")),
 }
 
 
-def free_memory(device: Any = None) -> int:
-    """Bytes that can be had on a torch device; on a CPU without swapping, within what process and container may use."""
+def free_memory(device: Any = None, processes: int = 1) -> int:
+    """Free bytes on a torch device; on a CPU without swapping, within the limits of process and container.
+
+    With `processes`, the share of one of so many that work on the same task.
+    """
     kind = getattr(device, "type", "cpu")
     if kind in ("cuda", "xpu"):
         return int(getattr(import_module("torch"), kind).mem_get_info(device)[0])
     if kind == "mps":
         mps = import_module("torch").mps
         return max(0, int(mps.recommended_max_memory()) - int(mps.driver_allocated_memory()))
-    return max(0, min(_free_on_machine(), _free_in_container(), _free_in_process()))
+    return max(0, min(min(_free_on_machine(), _free_in_container()) // processes, _free_in_process()))
 
 
 def _free_on_machine() -> int:
@@ -51,7 +57,7 @@ def _free_on_machine() -> int:
 
 
 def _free_in_container() -> int:
-    """What the control groups of this process leave it, in either version of their files; files cached are free."""
+    """What the control groups of this process leave it, version 1 or 2; cached files count as free."""
     least = NO_LIMIT
     with suppress(OSError, ValueError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -61,7 +67,7 @@ def _free_in_container() -> int:
             top, (limit, used) = CGROUPS[controllers]
             group = Path(top, name.lstrip("/"))
             for folder in (group, *group.parents[: len(group.parts) - len(Path(top).parts)]):
-                with suppress(OSError, ValueError):  # a group without a limit says max, or has no such file
+                with suppress(OSError, ValueError):  # a group without a limit holds "max", or lacks the file
                     free = int((folder / limit).read_text()) - int((folder / used).read_text()) + _cached(folder)
                     least = min(least, free)
     return least
@@ -83,7 +89,7 @@ def _free_in_process() -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory is what an error is about: torch has no class of its own for it on the CPU."""
+    """Whether an error is about memory: torch has no class for that on the CPU."""
     said = str(error)
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "allocate memory" in said
 
@@ -105,7 +111,29 @@ def parse_bytes(text: str) -> int:
     return int(float(match[1]) * UNITS[match[2].upper()])
 
 
+@contextmanager
+def freed_memory_kept() -> Iterator[None]:
+    """Inside, glibc keeps what is freed for what comes next; at the end it is given back.
+
+    A stage frees hundreds of megabytes that the next one asks for. By itself, glibc returns a part of them, of some
+    processes more than of others, and the system fills every page with zeros again.
+    """
+    _return_above(NEVER)
+    try:
+        yield
+    finally:
+        _return_above(2 * LARGEST)  # as glibc does once a value of that size was freed
+        return_freed_memory()
+
+
+def _return_above(free: int) -> None:
+    """How many free bytes glibc may hold. Values above `LARGEST` are always given back."""
+    with suppress(OSError, AttributeError, TypeError):  # elsewhere there is no such thing
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGEST)
+        ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, free)
+
+
 def return_freed_memory() -> None:
-    """Give memory that was freed back to the system: glibc keeps it where small values lie between large holes."""
-    with suppress(OSError, AttributeError):
+    """Return freed memory to the system: glibc keeps large holes with small values between them."""
+    with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)

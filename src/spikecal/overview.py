@@ -1,4 +1,4 @@
-"""What is known of the networks of a conversion without running them, as a table."""
+"""What is known about the networks of a conversion without running them, as a table."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,7 +18,7 @@ def overview(
     timings: Timings,
     origin: Origin,
 ) -> Table:
-    """A line for each T. What was measured is there if it was put into the origin; unknown columns are left out."""
+    """One line per T. Measurements appear if the origin holds them; unknown columns are left out."""
     measured = (origin.measured or {}).get("networks", {})
     rows = [
         _row(networks[T], pipelines[T], [r for r in records if r.T == T], measured.get(str(T), {}), timings)
@@ -33,7 +33,7 @@ def overview(
         [COLUMNS[i] for i in kept],
         [[row[i] for i in kept] for row in rows],
         f"{layers} layer{'' if layers == 1 else 's'} of neurons, {stages} stages{images}; "
-        f"error: relative, of the last stage; s: to convert",
+        f"error: relative, of the last stage; s: seconds to convert",
     )
 
 

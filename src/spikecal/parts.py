@@ -1,7 +1,7 @@
-"""Parts of a pipeline as plain data: those that have a name in the package, and a user's own as `file.py:Class`.
+"""Parts of a pipeline as plain data: those named in the package, and a user's own as `file.py:Class`.
 
-A user's class is imported where the user names it: in TOML, on the command line. Files of networks name classes too;
-what they name is never imported, and an `Absent` part stands for it.
+A user's class is imported if the user names it: in TOML or on the command line. Files of networks name classes too;
+those are never imported, and an `Absent` part stands in for each.
 """
 
 import dataclasses
@@ -15,28 +15,28 @@ from spikecal.errors import ConfigError
 from spikecal.settings import check_types, field_types, is_plain
 from spikecal.usercode import is_factory, load_class, name_of
 
-ABOUT = "about"  # what is stored of a user's own part beside its settings
+ABOUT = "about"  # what is stored about a user's own part besides its settings
 LONGEST = 200  # characters of a name in a file
 
 
 @dataclass(frozen=True, kw_only=True)
 class Absent:
-    """A part that a file names and that is not part of spikecal: it can be shown and stored again, not used."""
+    """A part that a file names and that is not part of spikecal: it can be shown and stored again, but not used."""
 
     stored: Mapping[str, Any] = field(default_factory=dict)
 
 
 @cache
 def _absent_kind(base: type) -> type:
-    """The class of parts that stand for a user's own of that base."""
+    """The class of parts that stand in for a user's own parts of that base."""
     return dataclass(frozen=True, kw_only=True)(type(f"Absent{base.__name__}", (Absent, base), {}))
 
 
-Own = Callable[[dict[str, Any], type, str], Any]  # makes a part of a user's class from its settings, its base, its kind
+Own = Callable[[dict[str, Any], type, str], Any]  # makes a part from its settings, its base class and its kind
 
 
 def imported(*folders: Path) -> Own:
-    """Parts of classes that the user names: they are imported. A relative `file.py` is looked for in `folders` too."""
+    """Make parts of classes that the user names; imports them. `folders` are searched for a relative `file.py`."""
 
     def make(settings: dict[str, Any], base: type, what: str) -> Any:
         return make_part(load_class(settings["kind"], base, folders), settings, what)
@@ -45,7 +45,7 @@ def imported(*folders: Path) -> Own:
 
 
 def stand_in(settings: dict[str, Any], base: type, what: str) -> Any:
-    """Parts of classes that a file names: nothing is imported."""
+    """Make parts of classes that a file names, without importing them."""
     about = settings.get(ABOUT)
     if not isinstance(about, dict) or not is_plain(settings) or len(settings["kind"]) > LONGEST:
         raise ConfigError(f"the {what} {settings['kind'][:LONGEST]!r} is not part of spikecal")
@@ -60,21 +60,25 @@ def stand_in(settings: dict[str, Any], base: type, what: str) -> Any:
 
 
 def absent(parts: Sequence[Any]) -> str | None:
-    """The class of the first part that is not here."""
+    """The class of the first part that is absent."""
     return next((str(part.stored["kind"]) for part in parts if isinstance(part, Absent)), None)
 
 
 def plain(part: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """A part as plain data; what files and TOML could not hold is refused."""
+    """A part as plain data; raises if files and TOML could not hold it."""
     if isinstance(part, Absent):
         return dict(part.stored)
     settings = dataclasses.asdict(part)
     if loose := [name for name in vars(part) if name not in settings and not hasattr(type(part), name)]:
         cls = type(part).__name__
-        raise ConfigError(f"{cls} cannot be stored: {loose[0]} is no field of it; make {cls} a dataclass(frozen=True)")
+        raise ConfigError(
+            f"{cls} cannot be stored: {loose[0]} is not a field of it: make {cls} a dataclass(frozen=True)"
+        )
     for name, value in settings.items():
         if not is_plain(value):
-            raise ConfigError(f"{type(part).__name__} cannot be stored: its {name} is {value!r:.40}, no plain data")
+            raise ConfigError(
+                f"{type(part).__name__} cannot be stored: its {name} is {value!r:.40}, which is not plain data"
+            )
     kind = next((name for name, cls in kinds.items() if type(part) is cls), None)
     if kind is not None:
         return {"kind": kind, **settings}
@@ -83,9 +87,9 @@ def plain(part: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build(settings: Any, kinds: Mapping[str, Any], base: type, what: str, own: Own, old: Any = None) -> Any:
-    """A part from plain data; without a kind it is `old` with other settings."""
+    """A part from plain data; without a kind, `old` with other settings."""
     if not isinstance(settings, dict):
-        raise ConfigError(f"a {what} is a table with a kind, not {settings!r}")
+        raise ConfigError(f"a {what} must be a table with a kind, not {settings!r}")
     name = settings.get("kind")
     if name is None and old is not None:
         return make_part(type(old), settings, what, old)
@@ -93,11 +97,11 @@ def build(settings: Any, kinds: Mapping[str, Any], base: type, what: str, own: O
         return make_part(kinds[name], settings, what, old)
     if isinstance(name, str) and (is_factory(name) or ABOUT in settings):
         return own(settings, base, what)
-    raise ConfigError(f"there is no {what} {name!r}; there are {', '.join(kinds)}, and file.py:Class")
+    raise ConfigError(f"there is no {what} {name!r}: choose from {', '.join(kinds)} and file.py:Class")
 
 
 def make_part(cls: type, settings: Mapping[str, Any], what: str, old: Any = None) -> Any:
-    """A part of a class that is here, with these settings; those of `old` that it has too stay."""
+    """A part of an imported class with these settings; settings it shares with `old` are kept."""
     given = {name: value for name, value in settings.items() if name not in ("kind", ABOUT)}
     if not dataclasses.is_dataclass(cls):
         raise ConfigError(f"{cls.__name__} is not a dataclass")
@@ -107,7 +111,7 @@ def make_part(cls: type, settings: Mapping[str, Any], what: str, old: Any = None
     whole = {**kept, **given}
     try:
         return cls(**{name: _as_field(value, types[name]) for name, value in whole.items()})
-    except TypeError as error:  # a field without a default
+    except TypeError as error:  # a field has no default
         raise ConfigError(f"{what} {settings.get('kind') or cls.__name__} cannot be made: {error}") from error
 
 

@@ -1,4 +1,4 @@
-"""What a conversion is made of: one pass of the ANN for histograms, then neurons and phases for every T. All resume."""
+"""The parts of a conversion: one pass of the ANN for histograms, then neurons and phases for every T. All resume."""
 
 import time
 from collections.abc import Sequence
@@ -27,14 +27,14 @@ from spikecal.snn.network import SpikingNetwork
 from spikecal.usercode import is_own
 from spikecal.workdir import Workdir
 
-WORKING_VALUES = 8  # values of one kernel call that are alive at once, besides what is cached
+WORKING_VALUES = 8  # values of one kernel call alive at once, besides the cache
 MEASURED = 128  # images of a sweep that only measures
-SAVE_SECONDS = 10  # between two states of a phase on the whole network: what a killed process may lose
+SAVE_SECONDS = 10  # between saved states of a phase on the whole network: the most a killed process loses
 
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What all phases of one conversion share. `memory` is bytes for values between stages."""
+    """What all phases of one conversion share. `memory` is the bytes for values between stages."""
 
     ann: Graph
     images: Sequence[Inputs]
@@ -46,22 +46,23 @@ class Context:
     progress: Progress
     workdir: Workdir | None
     ranks: Ranks = field(default_factory=Ranks)
+    labels: Tensor | None = None  # of the images, where the pipeline learns from them
 
     @cached_property
     def shapes(self) -> Shapes:
-        """Of all values for the first image, which sizes are planned by."""
+        """Shapes of all values for the first image, by which sizes are planned."""
         return shapes_of(self.ann, self.images[0])
 
     def images_per_call(self, T: int) -> int:
         return self.micro_batch or images_per_call(self.shapes, T)
 
     def phases(self) -> Sequence[Phase]:
-        """Those of the pipeline; without any, a sweep that only measures, if records are wanted."""
+        """The pipeline's own; if it has none but records are wanted, a sweep that only measures."""
         return self.pipeline.sweeps or ((),) * self.records
 
 
 def histograms(context: Context) -> tuple[dict[str, Histogram], float]:
-    """Histograms of all activations, and the seconds it took (once) to make them."""
+    """Histograms of all activations, and the seconds taken (once) to make them."""
     images = context.images[: context.pipeline.threshold.images]
     done = context.workdir.load("histograms") if context.workdir else None
     if done is not None:
@@ -87,14 +88,14 @@ def set_neurons(
     shapes: Shapes,
     ranks: Ranks,
 ) -> None:
-    """Give every layer its kind of neuron, its threshold and the half step of rounding; linear values have theirs."""
+    """Give every layer its neuron, its threshold and the half step of rounding; linear values have their own."""
     layers = {stage.name: stage.end.op for stage in network.stages if isinstance(stage.end.op, Spike)}
     for op in layers.values():
         if not isinstance(op, SignedSpike):
             op.neuron = pipeline.neuron
 
     def reach(name: str) -> Tensor:
-        """The largest value that a mean can have, in so many steps as it has levels."""
+        """The largest value that a mean can have, in as many steps as it has levels."""
         neuron = layers[name].neuron
         quantiser = pipeline.quantiser if neuron.floors else "round"
         return solve_threshold(pipeline, name, histograms[name], network.T * neuron.alphabet[-1], quantiser)
@@ -103,12 +104,14 @@ def set_neurons(
     for name, op in layers.items():
         most = reached[name].to(histograms[name].maximum.device, dtype)
         set_threshold(op, pipeline.threshold.within(most, op.clip) / op.neuron.alphabet[-1], network.T, pipeline)
+        if isinstance(op, SignedSpike) and op.theta is not None:
+            op.reach = frozen(closing_reach(op.theta, network.T)) if network.waits.get(name) else None
     if len(pipeline.neuron.alphabet) > 2:
         set_pool_units(network.graph, shapes)
 
 
 def solve_threshold(pipeline: Pipeline, stage: str, histogram: Histogram, steps: int, quantiser: Quantiser) -> Tensor:
-    """A layer's threshold. A user's own way may give anything: what cannot be is told with the layer."""
+    """A layer's threshold. A user's own method may return anything; an error names the layer."""
     part = type(pipeline.threshold)
     try:
         return pipeline.threshold.solve(histogram, steps, quantiser)
@@ -122,26 +125,25 @@ def solve_threshold(pipeline: Pipeline, stage: str, histogram: Histogram, steps:
 
 
 def set_threshold(op: Spike, theta: Tensor, T: int, pipeline: Pipeline) -> None:
-    """Give a layer a threshold, and the half step of rounding that goes with it where neurons do not round anyway."""
+    """Give a layer a threshold, and its half step of rounding unless its neurons round by themselves."""
     early, steadily = pipeline.half_step if op.neuron.floors else (0.0, 0.0)
     op.theta = frozen(theta)
     op.bias = frozen(steadily * theta / (2 * T)) if steadily else None
     op.v_init = frozen(early * theta / 2) if early else None
-    if isinstance(op, SignedSpike):
-        op.reach = frozen(closing_reach(theta, T))
 
 
 def closing_reach(theta: Tensor, T: int) -> Tensor:
-    """`[T, 1]`: `1 - t / (2 T)` at step t, a dead zone that closes until neurons round.
+    """`[T, 1]`: `1 - t / (2 T)` at step t, a dead zone that shrinks until neurons round; for layers that wait.
 
-    With a constant current the n-th spike of either sign is then sent when `|c| t + theta t / (2 T)` reaches `n theta`:
+    Without waits the first spikes of a layer are late, and a wider dead zone would make them later.
+    With a constant current, the n-th spike of either sign comes when `|c| t + theta t / (2 T)` reaches `n theta`:
     neurons round by a bias that points away from 0.
     """
     return 1 - torch.arange(1, T + 1).to(theta)[:, None] / (2 * T)
 
 
 def run_phases(context: Context, network: SpikingNetwork, per_image: float) -> list[StageRecord]:
-    """All phases of the pipeline, in order; `per_image` are the seconds of the ANN, for the estimate."""
+    """Run all phases of the pipeline, in order; `per_image` is the ANN's seconds, for the estimate."""
     records: list[StageRecord] = []
     aim = context.ann
     ends = (stage.end.op for stage in network.stages if stage.spiking)
@@ -157,10 +159,11 @@ def run_phases(context: Context, network: SpikingNetwork, per_image: float) -> l
 def on_whole_network(
     context: Context, network: SpikingNetwork, phase: NetworkPhase, index: int, per_image: float, aim: Graph
 ) -> Graph:
-    """One phase on the whole network; returns what later sweeps aim at, which is `aim` so far."""
+    """Run one phase on the whole network; returns the aim of later sweeps, which is `aim` so far."""
     rounding = partial(set_threshold, T=network.T, pipeline=context.pipeline)
     used = context.images[: images_of(phase)]
-    whole = Whole(context.ann, aim, network, used, context.seed, rounding, context.ranks)
+    labels = None if context.labels is None else context.labels[: len(used)]
+    whole = Whole(context.ann, aim, network, used, context.seed, rounding, context.ranks, labels)
     key = f"T{network.T}/phase{index}"
     seconds = per_image * image_passes(phase, len(whole.images), network.T)
     context.progress.phase(f"T={network.T} {phase.label}", phase.rounds, seconds)
@@ -179,12 +182,12 @@ def on_whole_network(
 
 
 def images_of(phase: Phase) -> int:
-    """How many images a phase looks at, where there are so many."""
+    """How many images a phase looks at, if there are that many."""
     return phase.images if isinstance(phase, NetworkPhase) else max([c.images for c in phase], default=MEASURED)
 
 
 def image_passes(phase: Phase, images: int, T: int) -> float:
-    """About how many passes of the ANN over one image a phase costs: the estimate before it starts."""
+    """The approximate cost of a phase in passes of the ANN over one image, estimated before it starts."""
     if isinstance(phase, NetworkPhase):
         return phase.passes(images, T)
     return images * (1 + 1.5 * T) + sum(c.passes(images, T) for c in phase)
@@ -198,12 +201,12 @@ def sweep(
     per_image: float,
     aim: Graph,
 ) -> list[StageRecord]:
-    """One pass of calibrators over a network, towards `aim`; `per_image` is for the estimate."""
+    """Run one pass of calibrators over a network, towards `aim`; `per_image` is for the estimate."""
     T = network.T
     used = context.images[: images_of(calibrators)]
     marks = sorted({min(c.images, len(used)) for c in calibrators})
     shapes, size = context.shapes, context.images_per_call(T)
-    working = WORKING_VALUES * 4 * max(CALL_FLOATS, size * min(T, steps_per_call(shapes, size)) * largest_value(shapes))
+    working = working_bytes(shapes, size, T)
     grouped = batches(used, size, marks)
     folder = context.workdir.folder / f"T{T}" / f"sweep{index}" if context.workdir else None
     context.progress.phase(f"T={T}", len(network.stages), per_image * image_passes(calibrators, len(used), T))
@@ -226,6 +229,12 @@ def sweep(
         ).run()
     finally:
         cache.close()
+
+
+def working_bytes(shapes: Shapes, images: int, T: int) -> int:
+    """What one call of so many images holds, beside what is cached."""
+    steps = min(T, steps_per_call(shapes, images))
+    return WORKING_VALUES * 4 * max(CALL_FLOATS, images * steps * largest_value(shapes))
 
 
 def _shapes(graph: Graph, grouped: Sequence[Inputs]) -> list[Shapes]:

@@ -1,4 +1,4 @@
-"""Pipelines: which thresholds, which rounding, which calibrators in which order. The paper's own as presets."""
+"""Pipelines: which thresholds, rounding and calibrators, in which order. The paper's own are presets."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,16 +15,33 @@ from spikecal.calibration.temporal import TemporalBias
 from spikecal.calibration.threshold import MMSE, Learned, MaxAct, Percentile, Quantiser, Threshold
 from spikecal.calibration.whole import NetworkPhase
 from spikecal.errors import ConfigError
-from spikecal.neurons import NEURONS, IntegrateAndFire, Neuron, SignedIntegrateAndFire, check_neuron
+from spikecal.neurons import (
+    NEURONS,
+    IntegrateAndFire,
+    Neuron,
+    ResetToZero,
+    SignedIntegrateAndFire,
+    TemporalSwitch,
+    check_neuron,
+)
 from spikecal.parts import Own, absent, build, imported, plain, stand_in
+from spikecal.rivals.balancing import ResidualThreshold, SpikeNorm
+from spikecal.rivals.labelled import HybridTraining, LearnedClips
+from spikecal.rivals.local import LocalBalancing
 from spikecal.settings import from_toml, preset
 from spikecal.usercode import code_of, is_own
 
 Rounding = Literal["floor", "bias", "potential", "split"]
 ROUNDINGS = ("floor", "bias", "potential", "split")
-EVENLY = 0.5  # kappa, where rounding is split and nobody says how
+EVENLY = 0.5  # default kappa of split rounding
 
-THRESHOLDS: dict[str, type[Threshold]] = {"maxact": MaxAct, "percentile": Percentile, "mmse": MMSE, "learned": Learned}
+THRESHOLDS: dict[str, type[Threshold]] = {
+    "maxact": MaxAct,
+    "percentile": Percentile,
+    "mmse": MMSE,
+    "learned": Learned,
+    "local balancing": LocalBalancing,
+}
 CALIBRATORS: dict[str, type[Calibrator]] = {
     "bias": Bias,
     "potential": Potential,
@@ -32,11 +49,19 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
     "closed-form weights": ClosedFormWeights,
     "temporal bias": TemporalBias,
     "threshold": RefineThreshold,
+    "spike-norm": SpikeNorm,
+    "residual threshold": ResidualThreshold,
 }
-NETWORK_PHASES: dict[str, type[NetworkPhase]] = {"finetune": FineTune, "read-out": ReadOut}
+KINDS: dict[str, type[Neuron]] = {name: type(neuron) for name, neuron in NEURONS.items()}
+NETWORK_PHASES: dict[str, type[NetworkPhase]] = {
+    "finetune": FineTune,
+    "read-out": ReadOut,
+    "hybrid training": HybridTraining,
+    "learned clips": LearnedClips,
+}
 
 Effort = Literal["low", "normal", "high"]
-EFFORTS = {"low": 5.0, "normal": 20.0, "high": 300.0}  # how many times the cost of LCP
+EFFORTS = {"low": 5.0, "normal": 20.0, "high": 300.0}  # multiples of the cost of LCP
 
 Phase = tuple[Calibrator, ...] | NetworkPhase
 Part = TypeVar("Part", bound=Calibrator | NetworkPhase)
@@ -46,10 +71,10 @@ Part = TypeVar("Part", bound=Calibrator | NetworkPhase)
 class Pipeline:
     """How a network is converted.
 
-    `rounding` is how the half step of ClipRound enters: `bias` (theta/2T at every step, the paper's text),
-    `potential` (v(0) = theta/2), `split` (the share `kappa` of it by potential, the rest by bias) or not at all
+    `rounding` is where the half step of ClipRound goes: `bias` (theta/2T at every step, as in the paper's text),
+    `potential` (v(0) = theta/2), `split` (the share `kappa` in the potential, the rest in the bias) or nowhere
     (`floor`). `sweeps` are its phases, in order. Most are passes over the
-    network, front to back: a tuple of calibrators that a stage goes through before the next stage's turn. Others work
+    network, front to back: a tuple of calibrators that each stage goes through in its turn. Others work
     on the whole network at once.
     """
 
@@ -64,12 +89,16 @@ class Pipeline:
         if isinstance(self.neuron, SignedIntegrateAndFire):
             raise ConfigError('signed neurons are for linear values, not for activations: convert with joints="signed"')
         if self.rounding not in ROUNDINGS:
-            raise ConfigError(f"rounding is one of {', '.join(ROUNDINGS)}, not {self.rounding!r}")
+            raise ConfigError(f"rounding must be one of {', '.join(ROUNDINGS)}, not {self.rounding!r}")
         self._check_kappa()
         if not isinstance(self.threshold, Threshold):
-            raise ConfigError(f"a threshold is MaxAct(), Percentile() or MMSE(), not {self.threshold!r}")
+            raise ConfigError(
+                f"a threshold must be an object such as MaxAct(), Percentile() or MMSE(), not {self.threshold!r}"
+            )
         if not _are_sweeps(self.sweeps):
-            raise ConfigError(f"sweeps are tuples of calibrators in a tuple, such as ((Bias(),),), not {self.sweeps!r}")
+            raise ConfigError(
+                f"sweeps must be a tuple of tuples of calibrators, such as ((Bias(),),), not {self.sweeps!r}"
+            )
 
     def _check_kappa(self) -> None:
         if self.rounding == "split" and self.kappa is None:
@@ -79,22 +108,22 @@ class Pipeline:
         if self.rounding != "split":
             raise ConfigError(f'kappa is for rounding="split", and rounding here is {self.rounding!r}: leave it out')
         if type(self.kappa) not in (int, float) or not 0 <= self.kappa <= 1:
-            raise ConfigError(f"kappa is between 0 and 1, not {self.kappa!r}")
+            raise ConfigError(f"kappa must be between 0 and 1, not {self.kappa!r}")
 
     @property
     def half_step(self) -> tuple[float, float]:
-        """The shares of rounding's half step that are there before the first step, and that come with every step."""
+        """The shares of rounding's half step in the initial potential and in the bias."""
         early = {"potential": 1.0, "split": self.kappa}.get(self.rounding) or 0.0
         return early, 0.0 if self.rounding == "floor" else 1 - early
 
     @property
     def quantiser(self) -> Quantiser:
-        """What thresholds are searched with: the function that is simulated."""
+        """The simulated function, with which thresholds are searched."""
         return "floor" if self.rounding == "floor" else "round"
 
     @property
     def calibrators(self) -> list[Calibrator]:
-        """Those of all sweeps, in order."""
+        """The calibrators of all sweeps, in order."""
         return [part for part in self.parts if isinstance(part, Calibrator)]
 
     @property
@@ -105,38 +134,43 @@ class Pipeline:
 
     @property
     def everything(self) -> list[Any]:
-        """All that is chosen of it: threshold, neuron and parts."""
+        """Everything chosen: threshold, neuron and parts."""
         return [self.threshold, self.neuron, *self.parts]
 
     def check_usable(self) -> None:
-        """Raise where a part is not here, or could not be stored after hours of work."""
+        """Raise if a part is absent, or could not be stored after hours of work."""
         missing = absent(self.everything)
         if missing is not None:
-            raise ConfigError(f"this pipeline has a part {missing}, which its file cannot bring: make it of the class")
+            raise ConfigError(f"this pipeline has a part {missing}, which is not in its file: build it from the class")
         self.to_dict()
 
     def own_code(self) -> list[str]:
-        """Hashes of the classes that are not spikecal's: a conversion is another one where their code differs."""
+        """Hashes of the user's own classes: a conversion with different code is a different one."""
         return [code_of(type(part)) for part in self.everything if is_own(type(part))]
 
     @property
     def learns(self) -> bool:
-        """Whether weights change; the ANN is then no longer in the network."""
+        """Whether weights change; the network then no longer contains the ANN."""
         return any(part.learns for part in self.parts)
 
     @property
+    def needs_labels(self) -> bool:
+        """Whether a part of it learns from labels."""
+        return any(isinstance(phase, NetworkPhase) and phase.needs_labels for phase in self.sweeps)
+
+    @property
     def slow(self) -> bool:
-        """Whether a part of it takes so long that a killed run should resume inside it."""
+        """Whether a part takes so long that a killed run should resume inside it."""
         return self.learns or any(isinstance(phase, NetworkPhase) for phase in self.sweeps)
 
     @property
     def images(self) -> int:
-        """How many images all of it looks at."""
+        """How many images the whole pipeline looks at."""
         return max([self.threshold.images, *(part.images for part in self.parts)])
 
     @property
     def fixed(self) -> "Pipeline":
-        """Itself: nothing of it is chosen later."""
+        """Itself: a fixed pipeline has nothing left to choose."""
         return self
 
     def to_dict(self) -> dict[str, Any]:
@@ -151,23 +185,23 @@ class Pipeline:
                 else [plain(c, CALIBRATORS) for c in phase]
                 for phase in self.sweeps
             ],
-            **({} if self.neuron == IntegrateAndFire() else {"neuron": plain(self.neuron, {})}),
+            **({} if self.neuron == IntegrateAndFire() else {"neuron": plain(self.neuron, KINDS)}),
         }
 
     @classmethod
     def from_dict(cls, settings: dict[str, Any], own: Own = stand_in) -> "Pipeline":
         """From plain data; `preset` names the pipeline that the other settings change.
 
-        `own` makes parts that are not spikecal's. Plain data may come out of a file, so by default their classes are
+        `own` makes the user's own parts. Plain data may come from a file, so by default their classes are
         not imported: the pipeline can then be looked at, and convert refuses it.
         """
         if not isinstance(settings, dict):
-            raise ConfigError(f"a pipeline is a table of settings, not {settings!r}")
+            raise ConfigError(f"a pipeline must be a table of settings, not {settings!r}")
         settings = dict(settings)
         return resolve(settings.pop("preset", "baseline")).with_parts(settings, own)
 
     def with_parts(self, settings: dict[str, Any], own: Own = stand_in) -> "Pipeline":
-        """The same with what plain data changes of it."""
+        """The same with changes from plain data."""
         settings, changes = dict(settings), dict[str, Any]()
         if "threshold" in settings:
             changes["threshold"] = build(
@@ -176,14 +210,14 @@ class Pipeline:
         if "sweeps" in settings:
             sweeps = settings.pop("sweeps")
             if not isinstance(sweeps, list):
-                raise ConfigError("sweeps are a list of lists of calibrators")
+                raise ConfigError("sweeps must be a list of lists of calibrators")
             changes["sweeps"] = tuple(_phase(phase, own) for phase in sweeps)
         changes |= {name: settings.pop(name) for name in ("rounding", "kappa") if name in settings}
         if "neuron" in settings:
             changes["neuron"] = _neuron(settings.pop("neuron"), own)
         if settings:
             known = "preset, threshold, rounding, kappa, sweeps, neuron"
-            raise ConfigError(f"a pipeline has no setting {sorted(settings)[0]!r}; it has {known}")
+            raise ConfigError(f"a pipeline has no setting {sorted(settings)[0]!r}: choose from {known}")
         return dataclasses.replace(self, **changes)
 
     @classmethod
@@ -215,10 +249,10 @@ class Pipeline:
 
 @dataclass(frozen=True, kw_only=True)
 class Auto:
-    """A pipeline that is chosen for each network and T, from some that are tried on held-out calibration images.
+    """A pipeline chosen for each network and T from several that are tried on held-out calibration images.
 
-    `effort` is how many are tried, as a multiple of what LCP costs: about 5, 20 and 300 times. `images`, if given, is
-    how many every part looks at, and `potentials` is what initial potentials are calibrated for.
+    `effort` limits how many are tried, to about 5, 20 or 300 times the cost of LCP. `images`, if given, is
+    how many every part looks at; `potentials` is whether initial potentials are per neuron or per channel.
     """
 
     effort: Effort = "normal"
@@ -227,24 +261,24 @@ class Auto:
 
     def __post_init__(self) -> None:
         if not isinstance(self.effort, str) or self.effort not in EFFORTS:
-            raise ConfigError(f"effort is one of {', '.join(EFFORTS)}, not {self.effort!r}")
+            raise ConfigError(f"effort must be one of {', '.join(EFFORTS)}, not {self.effort!r}")
         if self.images is not None and (type(self.images) is not int or self.images < 1):
             raise ConfigError(f"AUTO needs at least one image, not {self.images!r}")
         if self.potentials not in ("neuron", "channel"):
-            raise ConfigError(f"potentials are per neuron or per channel, not per {self.potentials!r}")
+            raise ConfigError(f"potentials must be per 'neuron' or 'channel', not per {self.potentials!r}")
 
     @property
     def times(self) -> float:
-        """How many times the cost of LCP all of it may cost."""
+        """The limit on the total cost, as a multiple of the cost of LCP."""
         return EFFORTS[self.effort]
 
     @property
     def fixed(self) -> Pipeline:
-        """The one that others must beat."""
+        """The pipeline that others must beat."""
         return self.fitted(LCP)
 
     def fitted(self, pipeline: Pipeline) -> Pipeline:
-        """A pipeline with the images and potentials that are asked for."""
+        """A pipeline with the requested images and potentials."""
         pipeline = pipeline.changed(Potential, per=self.potentials)
         return pipeline if self.images is None else pipeline.with_images(self.images)
 
@@ -252,7 +286,7 @@ class Auto:
         return dataclasses.replace(self, images=count)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as in working directories; files have the pipelines that were chosen."""
+        """Plain data, as in working directories; files hold the chosen pipelines."""
         return {"preset": "auto", **dataclasses.asdict(self)}
 
 
@@ -271,7 +305,7 @@ def _phase(settings: Any, own: Own) -> Phase:
     if isinstance(settings, list):
         return tuple(build(c, CALIBRATORS, Calibrator, "calibrator", own) for c in settings)
     if not isinstance(settings, dict) or settings.get("kind") in CALIBRATORS:
-        raise ConfigError("sweeps are a list of lists of calibrators")
+        raise ConfigError("sweeps must be a list of lists of calibrators")
     phase: NetworkPhase = build(settings, NETWORK_PHASES, NetworkPhase, "phase", own)
     return phase
 
@@ -279,9 +313,8 @@ def _phase(settings: Any, own: Own) -> Phase:
 def _neuron(settings: Any, own: Own) -> Neuron:
     if isinstance(settings, str) and settings in NEURONS:
         return NEURONS[settings]
-    kinds = {name: type(neuron) for name, neuron in NEURONS.items()}
     named = {"kind": settings} if isinstance(settings, str) else settings
-    neuron: Neuron = build(named, kinds, Neuron, "neuron", own)
+    neuron: Neuron = build(named, KINDS, Neuron, "neuron", own)
     return neuron
 
 
@@ -292,17 +325,35 @@ LCP = Pipeline(sweeps=((Bias(),),))
 PC = Pipeline(sweeps=((Potential(),),))
 ACP = Pipeline(sweeps=((Potential(), Weights()),))
 
-# So few that SGD at the paper's rate would not get far: Adam does (docs/explanation/method.md, what it gains).
+# Too few for SGD at the paper's rate, so they use Adam (docs/explanation/method.md, what it gains).
 FEW_ITERATIONS: dict[str, Any] = {"optimiser": "adam", "lr": 1e-3}
 
 AUTO = Auto()
 
+# Methods of others, each as in its own paper (docs/explanation/rivals.md).
+ROBUST_NORM = Pipeline(threshold=Percentile(percent=99.9), rounding="floor")
+SPIKE_NORM = Pipeline(threshold=MaxAct(), rounding="floor", sweeps=((SpikeNorm(),),), neuron=ResetToZero())
+RMP = Pipeline(threshold=MaxAct(), rounding="floor", sweeps=((ResidualThreshold(),),))
+TSC = dataclasses.replace(RMP, neuron=TemporalSwitch())
+LOCAL_BALANCING = Pipeline(threshold=LocalBalancing(per="channel"), rounding="potential", sweeps=(ReadOut(),))
+HYBRID_TRAIN = Pipeline(threshold=MaxAct(), rounding="floor", sweeps=((SpikeNorm(factor=0.7),), HybridTraining()))
+QCFS = Pipeline(threshold=Learned(), rounding="potential", sweeps=(LearnedClips(),))
+
+RIVALS = {
+    "robust-norm": ROBUST_NORM,
+    "spike-norm": SPIKE_NORM,
+    "rmp": RMP,
+    "tsc": TSC,
+    "local-balancing": LOCAL_BALANCING,
+    "hybrid-train": HYBRID_TRAIN,
+    "qcfs": QCFS,
+}
 PRESETS = {"maxact": MAXACT, "percentile": PERCENTILE, "baseline": BASELINE, "lcp": LCP, "pc": PC, "acp": ACP}
 
 
 def title_of(pipeline: Pipeline) -> str:
-    """The name of a preset that differs in numbers of images and iterations at most, or what it calibrates."""
-    for name, one in PRESETS.items():
+    """The name of the preset that differs at most in its numbers of images and iterations, or what it calibrates."""
+    for name, one in {**PRESETS, **RIVALS}.items():
         if _bare(one) == _bare(pipeline):
             return name.upper()
     return " + ".join(part.label for part in pipeline.parts) or "thresholds only"
@@ -315,14 +366,14 @@ def _bare(pipeline: Pipeline) -> Pipeline:
 
 
 def resolve(pipeline: Pipeline | str) -> Pipeline:
-    """A pipeline, or the preset of that name."""
-    return preset(pipeline, Pipeline, PRESETS, "pipeline")
+    """A pipeline, or the preset with that name."""
+    return preset(pipeline, Pipeline, {**PRESETS, **RIVALS}, "pipeline")
 
 
 def resolve_plan(plan: Plan | str) -> Plan:
-    """A pipeline, or `AUTO`, or the one of that name."""
+    """A pipeline or `AUTO`, or the one with that name."""
     if isinstance(plan, Auto) or (isinstance(plan, str) and plan.lower() == "auto"):
         return AUTO if isinstance(plan, str) else plan
-    if isinstance(plan, str) and plan.lower() not in PRESETS:
-        raise ConfigError(f"there is no pipeline {plan!r}; there are auto, {', '.join(PRESETS)}")
+    if isinstance(plan, str) and plan.lower() not in {**PRESETS, **RIVALS}:
+        raise ConfigError(f"there is no pipeline {plan!r}: choose from auto, {', '.join((*PRESETS, *RIVALS))}")
     return resolve(plan)

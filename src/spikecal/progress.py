@@ -1,4 +1,4 @@
-"""How far long work has got: what whoever wants to show it implements, and what there is to show it with."""
+"""Progress of long work: the interface for showing it, and ways to show it."""
 
 import sys
 import time
@@ -8,12 +8,12 @@ from typing import IO, Any, Protocol, runtime_checkable
 
 from spikecal.errors import ConfigError, visible
 
-EVERY = 5.0  # seconds between two lines, where there is no terminal for a bar
+EVERY = 5.0  # seconds between lines, without a terminal for bars
 
 
 @runtime_checkable
 class Progress(Protocol):
-    """`phase` starts a part of the work: its name, its number of steps, and the seconds it may take, where known."""
+    """`phase` starts a part of the work: its name, its number of steps, and its estimated seconds, if known."""
 
     def phase(self, name: str, total: int, seconds: float | None) -> None: ...
 
@@ -21,6 +21,13 @@ class Progress(Protocol):
 
 
 Watching = Progress | Callable[[str, int, int], Any] | bool | None  # what functions take as `progress`
+
+
+def tell(progress: Progress, line: Callable[[], str | None]) -> None:
+    """Show a line, if anybody reads it: watchers may also have a method `say`."""
+    say = getattr(progress, "say", None)
+    if say is not None and (text := line()):
+        say(text)
 
 
 class Silent:
@@ -32,7 +39,7 @@ class Silent:
 
 
 class Called:
-    """Progress for a user's function: it is called with phase, done and total, at the start and after each step."""
+    """Progress for a user's function, called with phase, done and total at the start and after each step."""
 
     def __init__(self, function: Callable[[str, int, int], Any]) -> None:
         self._function, self._name, self._done, self._total = function, "", 0, 0
@@ -47,7 +54,7 @@ class Called:
 
 
 class Lines:
-    """Progress as lines for logs: one every few seconds, none for what is done sooner."""
+    """Progress as lines for logs: one every few seconds, and none for shorter work."""
 
     def __init__(self, stream: IO[str], every: float | None = None) -> None:
         self._stream, self._every, self._last = stream, EVERY if every is None else every, time.monotonic()
@@ -56,25 +63,25 @@ class Lines:
     def phase(self, name: str, total: int, seconds: float | None) -> None:
         self._name, self._done, self._total = name, 0, total
         if seconds is not None and seconds >= self._every:
-            self._say(f"{name}: about {duration(seconds)}")
+            self.say(f"{name}: about {duration(seconds)}")
 
     def advance(self, note: str = "") -> None:
         self._done += 1
         if time.monotonic() - self._last >= self._every:
             of = f" of {self._total:,}" if self._total else ""
-            self._say(f"{self._name}: {self._done:,}{of}" + (f", {note}" if note else ""))
+            self.say(f"{self._name}: {self._done:,}{of}" + (f", {note}" if note else ""))
 
-    def _say(self, line: str) -> None:
+    def say(self, line: str) -> None:
         self._stream.write(visible(line) + "\n")
         self._stream.flush()
         self._last = time.monotonic()
 
 
 class Bars:
-    """Progress bars for the library's long runs: one bar a phase, with its estimate before it starts."""
+    """Progress bars for the library's long runs: one bar per phase, with its estimate before it starts."""
 
     def __init__(self, progress: Any) -> None:
-        """`progress` is rich's."""
+        """`progress` is rich's own."""
         self._progress = progress
         self._task: Any = None
 
@@ -87,6 +94,9 @@ class Bars:
         if self._task is not None:
             self._progress.update(self._task, advance=1, note=visible(note))
 
+    def say(self, line: str) -> None:
+        self._progress.console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
+
     def close(self) -> None:
         if self._task is not None:
             self._progress.remove_task(self._task)
@@ -94,13 +104,13 @@ class Bars:
 
 
 def has_bars(progress: Progress | None) -> bool:
-    """Whether lines in between would disturb what is shown."""
+    """Whether other lines would disturb the bars."""
     return isinstance(progress, Bars)
 
 
 @contextmanager
 def shown() -> Iterator[Bars | Lines]:
-    """Bars on standard error while in here; lines, every few seconds, where that is no terminal."""
+    """Show bars on standard error, or lines every few seconds if that is not a terminal."""
     if not sys.stderr.isatty():
         yield Lines(sys.stderr)
         return
@@ -121,7 +131,7 @@ def shown() -> Iterator[Bars | Lines]:
 
 @contextmanager
 def watched(progress: Watching) -> Iterator[Progress]:
-    """What was given as `progress`: nothing, True for a bar, a function, or an object with the two methods."""
+    """Progress from the argument `progress`: None, True for a bar, a function, or an object with the two methods."""
     if progress is True:
         with shown() as made:
             yield made
@@ -132,7 +142,7 @@ def watched(progress: Watching) -> Iterator[Progress]:
     elif callable(progress):
         yield Called(progress)
     else:
-        raise ConfigError(f"progress is True, or a function of phase, done and total, not {progress!r}")
+        raise ConfigError(f"progress must be True or a function of phase, done and total, not {progress!r}")
 
 
 def duration(seconds: float) -> str:

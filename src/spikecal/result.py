@@ -1,4 +1,4 @@
-"""What a conversion gives: networks for every T, and what was done to make them."""
+"""The result of a conversion: networks for every T, and a record of how they were made."""
 
 import json
 from dataclasses import dataclass, field
@@ -26,9 +26,9 @@ from spikecal.tables import Table
 
 @dataclass(repr=False)
 class Result:
-    """Networks for every T asked for, and what was done to make them.
+    """Networks for every requested T, and a record of how they were made.
 
-    `origin` is what a file will say of that; what is measured of the networks later on is put there.
+    `origin` is that record, as a file stores it; later measurements of the networks are added to it.
     """
 
     networks: dict[int, SpikingNetwork]
@@ -45,12 +45,12 @@ class Result:
 
     @property
     def pipeline(self) -> Pipeline:
-        """That of the largest T; AUTO may choose another one for each."""
+        """The pipeline of the largest T; AUTO may choose a different one for each T."""
         return self.pipelines[max(self.pipelines)]
 
     def at(self, T: int) -> SpikingNetwork:
         if whole(T) not in self.networks:
-            raise ConfigError(f"there is no network for T={T}; there are T={sorted(self.networks)}")
+            raise ConfigError(f"there is no network for T={T}: choose from T={sorted(self.networks)}")
         return self.networks[T]
 
     def __repr__(self) -> str:
@@ -59,14 +59,14 @@ class Result:
         return f"<spikecal.Result: {steps}; {layers} layer{'' if layers == 1 else 's'} of neurons>"
 
     def _repr_html_(self) -> str:
-        """As notebooks show it: a table."""
+        """A table, for notebooks."""
         return self.summary()._repr_html_()
 
     @whatever_the_default
     def summary(self, data: Any = None, ann: nn.Module | None = None, *, progress: Watching = None) -> Table:
-        """A line for each T: latency, pipeline, the error that is left, how often neurons fire, seconds.
+        """One line per T: latency, pipeline, remaining error, firing rate, seconds.
 
-        With `data` (images, labels) as `evaluate` takes them, or with images and the ANN, the networks are run on it:
+        With `data`, as `evaluate` takes it, the networks are also run, to show
         accuracy, spikes and energy.
         """
         if data is not None:
@@ -80,18 +80,18 @@ class Result:
     ) -> None:
         """Write one HTML page, as `spikecal report` does.
 
-        With `data`, images as the network takes them or (images, labels), the networks are run on it; without, the
-        page shows what the conversion recorded. `ann` is the model, where its weights are no longer in the network.
+        With `data`, normalised images or (images, labels), the networks are run on it; without it, the
+        page shows what the conversion recorded. `ann` is the source model, needed if the network no longer contains it.
         """
         _above("tasks.results").write_page(self, Path(path), data, ann, progress)
 
     def describe(self, **facts: Any) -> None:
-        """Put facts into the origin: a card, what was measured."""
+        """Add facts to the origin: a card, measurements."""
         self.origin = self.origin.changed(**facts)
 
     @whatever_the_default
     def save(self, path: str | Path) -> None:
-        """Write one file with all networks, and beside it `path + ".json"` with the timings; of several ranks, one."""
+        """Write one file with all networks, and the timings to `path + ".json"`; of several ranks, one writes."""
         if not writes():
             return
         layers = {name: histogram.layer() for name, histogram in self.histograms.items()}
@@ -107,5 +107,5 @@ class Result:
 
 
 def _above(module: str) -> Any:
-    """A module that is made of results, and that a result's own methods reach up to."""
+    """A module that builds on results, imported late by methods of a result."""
     return import_module(f"spikecal.{module}")

@@ -1,4 +1,4 @@
-"""Plain data into frozen settings, for pipelines and recipes alike: unknown names and wrong types are refused."""
+"""Turn plain data into frozen settings, for pipelines and recipes alike; unknown names and wrong types are refused."""
 
 import dataclasses
 import math
@@ -21,7 +21,7 @@ LARGEST = 2**63
 
 
 def from_toml(path: str | Path, make: Callable[[dict[str, Any]], Made]) -> Made:
-    """What `make` makes of a TOML file; every error names the file."""
+    """The result of `make` on the content of a TOML file; every error names the file."""
     try:
         with open_regular(path, MOST_TOML) as file:
             settings = tomllib.load(file)
@@ -29,8 +29,8 @@ def from_toml(path: str | Path, make: Callable[[dict[str, Any]], Made]) -> Made:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except RecursionError as error:
-        raise ConfigError(f"{path} nests its settings too deeply") from error
-    except ValueError as error:  # also of numbers with more digits than Python reads
+        raise ConfigError(f"{path} nests its settings too deeply: use fewer levels") from error
+    except ValueError as error:  # also for numbers with more digits than Python reads
         raise ConfigError(f"{path} is not TOML: {first_line(error)}") from error
     if huge is not None:
         raise ConfigError(f"{path}: {huge} is an integer of more than 64 bits")
@@ -41,7 +41,7 @@ def from_toml(path: str | Path, make: Callable[[dict[str, Any]], Made]) -> Made:
 
 
 def _huge(settings: Any, name: str = "") -> Iterator[str]:
-    """Names of settings that are larger than any integer can be that torch or a file takes."""
+    """Names of settings that exceed the integers of torch and of files."""
     if isinstance(settings, list):
         settings = dict(enumerate(settings))
     if isinstance(settings, dict):
@@ -52,26 +52,26 @@ def _huge(settings: Any, name: str = "") -> Iterator[str]:
 
 
 def preset(given: Made | str, kind: type[Made], presets: Mapping[str, Made], what: str) -> Made:
-    """`given`, or the preset of that name."""
+    """`given`, or the preset with that name."""
     if isinstance(given, kind):
         return given
     found = presets.get(given.lower()) if isinstance(given, str) else None
     if found is None and not isinstance(given, str):
-        raise ConfigError(f"a {what} is a {kind.__name__} or a name, not {type(given).__name__}: {given!r:.60}")
+        raise ConfigError(f"a {what} must be a {kind.__name__} or a name, not {type(given).__name__}: {given!r:.60}")
     if found is None:
-        raise ConfigError(f"there is no {what} {given!r}; there are {', '.join(presets)}")
+        raise ConfigError(f"there is no {what} {given!r}: choose from {', '.join(presets)}")
     return found
 
 
 def whole(value: Any) -> int | None:
-    """`value` as Python's integer, numpy's included; None where it is none."""
+    """`value` as a Python integer, also from numpy; None if it is not an integer."""
     with suppress(TypeError):
         return None if isinstance(value, bool | np.bool_) else operator.index(value)
     return None
 
 
 def in_python(made: Any) -> dict[str, Any]:
-    """The settings of a frozen dataclass, after numpy's numbers in it became Python's: files hold no others."""
+    """Convert numpy numbers in a frozen dataclass to Python's, as files hold no others."""
     for name, value in vars(made).items():
         if isinstance(value, np.generic):
             object.__setattr__(made, name, value.item())
@@ -79,19 +79,21 @@ def in_python(made: Any) -> dict[str, Any]:
 
 
 def check_types(cls: type, settings: dict[str, Any], what: str, name: str = "") -> None:
-    """Refuse settings that the dataclass `cls` does not have, and values of a wrong type."""
+    """Raise for settings that the dataclass `cls` does not have, and for values of the wrong type."""
     types = field_types(cls)
     for key, value in settings.items():
         if key not in types:
-            raise ConfigError(f"{what} {name} has no setting {key!r}; it has {', '.join(types)}".replace("  ", " "))
+            raise ConfigError(
+                f"{what} {name} has no setting {key!r}: choose from {', '.join(types)}".replace("  ", " ")
+            )
         if not _fits(value, types[key]):
             raise ConfigError(f"{what} setting {key} cannot be {value!r}")
 
 
 def field_types(cls: type) -> dict[str, Any]:
-    """The types of a dataclass's fields, also where `from __future__ import annotations` made them text.
+    """The types of a dataclass's fields, even if `from __future__ import annotations` made them strings.
 
-    What names something that is known to type checkers alone is taken for any type.
+    Names known only to type checkers stand for any type.
     """
     try:
         known = get_type_hints(cls)
@@ -101,7 +103,7 @@ def field_types(cls: type) -> dict[str, Any]:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether JSON can hold a value, and TOML could have given it."""
+    """Whether JSON can hold a value and TOML could have provided it."""
     if isinstance(value, list | tuple):
         return all(map(is_plain, value))
     if isinstance(value, dict):
@@ -115,7 +117,7 @@ def _fits(value: Any, wanted: Any) -> bool:
         return True
     if origin in (Union, UnionType):
         return any(_fits(value, option) for option in arguments)
-    if origin is Literal:  # which of the values it is, the class itself says better
+    if origin is Literal:  # the class itself checks which of the values it is
         return type(value) in {type(option) for option in arguments}
     if origin in (tuple, list):
         return isinstance(value, list | tuple) and _fit_in_order(value, arguments)

@@ -13,8 +13,8 @@ from spikecal.snn.network import SpikingNetwork
 def to_module(snn: SpikingNetwork, images: Tensor | None = None, *, step_mode: Literal["s", "m"] = "m") -> nn.Module:
     """The network as an ordinary SpikingJelly module with the calibrated parameters.
 
-    It takes what `snn.export_inputs(x)` gives, all steps at once in mode `m` and one after the other in mode `s`;
-    `snn.export_outputs` makes answers of what it returns. `images` are needed where the network does not know their
+    It takes the output of `snn.export_inputs(x)`, all steps at once in mode `m` and one at a time in mode `s`;
+    `snn.export_outputs` turns what it returns into answers. `images` are needed if the network does not know their
     size.
     """
     return module_of(make_netlist(snn, images).to(torch.float), step_mode)

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from textwrap import fill
+
+WIDTH = 120  # at least, before a caption is wrapped
 
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """A column whose name begins with `>` is set flush right."""
+    """A table; a column whose name begins with `>` is right-aligned."""
 
     title: str
     columns: Sequence[str]
@@ -29,13 +32,14 @@ class Table:
             return "  ".join(set_flush).rstrip()
 
         rule = "  ".join("-" * width for width in widths)
-        parts = [self.title, line(self.names), rule, *map(line, self.rows), self.caption]
+        caption = [fill(text, max(WIDTH, len(rule))) for text in (self.caption or "").splitlines()]
+        parts = [self.title, line(self.names), rule, *map(line, self.rows), *caption]
         return "\n".join(part for part in parts if part)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """As notebooks show it."""
+        """An HTML table, for notebooks."""
         sides = ["right" if name.startswith(">") else "left" for name in self.columns]
 
         def row(cells: Sequence[str], tag: str) -> str:

@@ -1,4 +1,4 @@
-"""Tensors: how values lie in memory, and what numpy has of them."""
+"""Tensors: their memory layout, and conversion from numpy."""
 
 from numbers import Integral
 from pathlib import Path
@@ -17,7 +17,7 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 def as_tensor(value: Any) -> Any:
-    """A numpy array of numbers as a tensor; everything else as it is."""
+    """A numpy array of numbers as a tensor; anything else unchanged."""
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuf":
         return value
     native = np.ascontiguousarray(value.astype(value.dtype.newbyteorder("="), copy=False))
@@ -25,7 +25,7 @@ def as_tensor(value: Any) -> Any:
 
 
 def as_labels(value: Any) -> Any:
-    """A list, tuple or numpy array of integers as a tensor; everything else as it is."""
+    """A list, tuple or numpy array of integers as a tensor; anything else unchanged."""
     if isinstance(value, list | tuple) and value and all(isinstance(label, Integral) for label in value):
         return torch.tensor([int(label) for label in value])
     return as_tensor(value)

@@ -1,6 +1,6 @@
 """`file.py:name` and `package.module:name`: a user's own functions and classes, imported because the user named them.
 
-Nothing here is ever called with a name that comes out of a file of networks.
+Nothing here is ever called with a name that comes from a file of networks.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from spikecal.errors import ConfigError, first_line
 from spikecal.vision import declare, prepare
 
 Base = TypeVar("Base")
-FROM_FILE = "_spikecal_user_"  # begins the name of a module that was loaded from a file.py
+FROM_FILE = "_spikecal_user_"  # prefix of modules loaded from a file.py
 
 
 def is_factory(spec: str) -> bool:
@@ -31,7 +31,7 @@ def is_factory(spec: str) -> bool:
 
 
 def load_factory(spec: str) -> Callable[..., Any]:
-    """The function that `spec` names. This imports the user's code, as asked."""
+    """Import the user's code and return the function that `spec` names."""
     found = _load(spec, "function", ())
     if not callable(found):
         raise ConfigError(f"{spec} is a {type(found).__name__}, not a function")
@@ -47,7 +47,7 @@ def load_class(spec: str, base: type[Base], folders: Sequence[Path] = ()) -> typ
 
 
 def call(spec: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call the user's function; what it raises becomes one line that says where."""
+    """Call the user's function; an exception becomes one line that says where."""
     try:
         with _importing_torchvision():
             return function(*arguments)
@@ -55,16 +55,16 @@ def call(spec: str, function: Callable[..., Any], *arguments: Any) -> Any:
         raise ConfigError(f"{spec} raised {type(error).__name__}: {first_line(error)}") from error
 
 
-# -- what a class is called ----------------------------------------------------------------------------------------
+# -- names of classes ----------------------------------------------------------------------------------------------
 
 
 def is_own(cls: type) -> bool:
-    """Whether a class is a user's and not this package's."""
+    """Whether a class is the user's rather than this package's."""
     return not cls.__module__.startswith("spikecal.")
 
 
 def name_of(cls: type) -> str:
-    """`file.py:Class` or `package.module:Class`. A file is named without its folder: that is of one machine."""
+    """`file.py:Class` or `package.module:Class`. A file is named without its folder, which differs between machines."""
     source = cls.__module__
     if source == "__main__" or source.startswith(FROM_FILE):
         file = getattr(sys.modules.get(source), "__file__", None)
@@ -73,7 +73,7 @@ def name_of(cls: type) -> str:
 
 
 def code_of(cls: type) -> str:
-    """A hash of the source of a user's class, so that a changed one is noticed; empty where there is no source."""
+    """A hash of the source of a user's class, so that a change is noticed; empty if there is no source."""
     try:
         return hashlib.sha256(inspect.getsource(cls).encode()).hexdigest()
     except (OSError, TypeError):
@@ -104,7 +104,7 @@ def _from_file(path: Path, folders: Sequence[Path]) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and fx look modules up by name
+    sys.modules[name] = module  # dataclasses and fx look up modules by name
     try:
         with _importing_from(str(path.resolve().parent)):  # the file may import its neighbours
             spec.loader.exec_module(module)
@@ -115,7 +115,7 @@ def _from_file(path: Path, folders: Sequence[Path]) -> ModuleType:
 
 
 def _fingerprint(path: Path) -> str:
-    """Of a file's place, for files of one name may be in two folders, and of its text: after an edit it is another."""
+    """A hash of a file's path, as two folders may have files of the same name, and of its text, which edits change."""
     try:
         text = path.read_bytes()
     except OSError as error:
@@ -128,27 +128,27 @@ def _from_package(name: str) -> ModuleType:
         with _importing_from(os.getcwd()):  # as `python -m` does
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"module {name} is not there ({error}): install it or give a file.py:name") from error
+        raise ConfigError(f"module {name} is not installed ({error}): install it or give a file.py:name") from error
     except (Exception, SystemExit) as error:
         raise ConfigError(f"module {name} cannot be imported: {type(error).__name__}: {first_line(error)}") from error
 
 
 @contextmanager
 def _importing_torchvision() -> Iterator[None]:
-    """A user's code may import torchvision by itself, also beside a CPU-only torch."""
+    """Let the user's code import torchvision by itself, even with a CPU-only torch."""
     declare()
     yield
     if "torchvision" in sys.modules:
-        prepare()  # what it has made of it is to work, too
+        prepare()  # what it has built with torchvision must work, too
 
 
 @contextmanager
 def _importing_from(folder: str) -> Iterator[None]:
-    """Modules in `folder` are found before all others in here, and afterwards still: functions import when called."""
+    """Find modules in `folder` first in here, and last afterwards: functions may import when called."""
     sys.path.insert(0, folder)
     try:
         yield
     finally:
         sys.path.remove(folder)
         if folder not in sys.path:
-            sys.path.append(folder)  # last: it must not hide what anybody else imports later
+            sys.path.append(folder)  # last: it must not hide what others import later

@@ -1,8 +1,8 @@
-"""torchvision, also beside a CPU-only torch.
+"""torchvision, even with a CPU-only torch.
 
-PyPI's torchvision is built for a CUDA torch. Beside a CPU-only one its compiled operators do not load, and even
+PyPI's torchvision is built for a CUDA torch. With a CPU-only one, its compiled operators do not load, and even
 `import torchvision` fails with "operator torchvision::nms does not exist". `declare()` declares the two operators that
-the import asks for; `prepare()` also gives `nms` and `roi_align` bodies of tensor operations. Where the real operators
+the import asks for; `prepare()` also implements `nms` and `roi_align` by tensor operations. If the real operators
 load, both do nothing.
 """
 
@@ -19,13 +19,13 @@ from torch.nn import functional as F
 from spikecal.errors import ConfigError
 
 OUTSIDE = -2.0  # where a map of any size is zero
-BOXES = 256  # that nms compares with each other at a time
+BOXES = 256  # that nms compares at a time
 
-_library: torch.library.Library | None = None  # operators live as long as the object that declared them
+_library: torch.library.Library | None = None  # operators live as long as this object
 
 
 def vision(module: str = "torchvision") -> ModuleType:
-    """Import torchvision, or one of its modules; `ConfigError` where it is not installed."""
+    """Import torchvision, or one of its modules; `ConfigError` if it is not installed."""
     try:
         prepare()
         return import_module(module)
@@ -36,7 +36,7 @@ def vision(module: str = "torchvision") -> ModuleType:
 
 
 def declare() -> bool:
-    """Make `import torchvision` work, for code that does it itself; whether there was need of it."""
+    """Make `import torchvision` work, for code that does it itself; returns whether that was needed."""
     global _library
     found = find_spec("torchvision") if _library is None else None
     if found is None or found.origin is None or _loads(Path(found.origin).parent):
@@ -49,14 +49,14 @@ def declare() -> bool:
 
 
 def prepare() -> None:
-    """Import torchvision with operators that work, also for packages that use it themselves."""
+    """Import torchvision with working operators, also for packages that use it themselves."""
     if not declare():
         return
-    # These refuse to go on without compiled operators; with the body above nms has no need of them.
+    # These refuse to go on without compiled operators; with the function above, nms needs none.
     import_module("torchvision.ops.boxes")._assert_has_ops = lambda: None  # type: ignore[attr-defined]
     pooling: Any = import_module("torchvision.ops.roi_align")
     pooling._assert_has_ops = lambda: None
-    # torchvision's own in Python is slow, and compiles itself on first use, which takes minutes where it works at all.
+    # torchvision's own version in Python is slow, and compiles on first use, which takes minutes if it works at all.
     pooling._roi_align = roi_align
 
 
@@ -82,9 +82,9 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
 
 
 def _undropped(drops: Tensor) -> Tensor:
-    """Which of n things stay, where one that stays drops those in its row of `drops` [n, n], all of them after it.
+    """Which of n items stay, if one that stays drops those in its row of `drops` [n, n], all of them after it.
 
-    Whether a thing stays depends only on those before it. So each round settles at least one more, and what a round
+    Whether an item stays depends only on those before it. So each round settles at least one more, and what a round
     does not change is the answer.
     """
     stays = torch.ones(len(drops), dtype=torch.bool, device=drops.device)
@@ -94,7 +94,7 @@ def _undropped(drops: Tensor) -> Tensor:
 
 
 def _overlap(some: Tensor, others: Tensor, threshold: float) -> Tensor:
-    """Which boxes [n, 4] share more than `threshold` of their union with which others [m, 4]."""
+    """Which boxes [n, 4] overlap which others [m, 4] by more than `threshold` of their union."""
     left, top, right, bottom = some.T[:, :, None]
     lefts, tops, rights, bottoms = others.T[:, None, :]
     width = torch.minimum(right, rights) - torch.maximum(left, lefts)
@@ -113,11 +113,11 @@ def roi_align(
     sampling_ratio: int,
     aligned: bool,
 ) -> Tensor:
-    """Means over the bins of boxes in feature maps, by bilinear samples: torchvision's operator.
+    """Means over the bins of boxes in feature maps, by bilinear samples, as torchvision's operator.
 
     `features` [N, C, H, W], `rois` [K, 5] (image, x0, y0, x1, y1); returns [K, C, pooled_height, pooled_width]. A
     sample more than a pixel beyond a map is zero, as in the compiled operator; torchvision's own in Python takes the
-    border's value there. Boxes of one image with as many samples a bin are sampled in one call.
+    border's value there. Boxes of one image with equally many samples per bin are sampled in one call.
     """
     corners = rois[:, 1:] * spatial_scale - (0.5 if aligned else 0.0)
     start, size = corners[:, :2], corners[:, 2:] - corners[:, :2]
@@ -140,7 +140,7 @@ def roi_align(
 
 
 def _places(start: Tensor, bins: Tensor, count: int, samples: int, size: int) -> Tensor:
-    """Along one side: where the samples [k, count * samples] of boxes lie, -1 to 1 being the map from edge to edge."""
+    """Positions of the samples [k, count * samples] of boxes along one side, from -1 to 1 across the map."""
     steps = (torch.arange(count * samples, dtype=bins.dtype, device=bins.device) + 0.5) / samples
     places = start[:, None] + steps * bins[:, None]
     inside = (places >= -1) & (places <= size)

@@ -164,9 +164,9 @@ def test_a_silent_channel_is_no_number() -> None:
 
 def test_another_model_is_refused() -> None:
     snn = spikecal.convert(chain(), images(8, 8), T=4).snn
-    with pytest.raises(ConfigError, match="not the one"):
+    with pytest.raises(ConfigError, match="different source model"):
         measure_errors(residual(), snn, images(8, 8))
     graph = with_joints(lower(chain(), (images(2, 8),)))
     assert measure_errors(graph, snn, images(8, 8)).images == 8
-    with pytest.raises(ConfigError, match="not the one"):
+    with pytest.raises(ConfigError, match="different source model"):
         measure_errors(chain(), snn.normalized(), images(8, 8))

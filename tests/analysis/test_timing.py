@@ -44,8 +44,8 @@ def test_a_verdict_says_why_a_placement_is_not_the_one(other: Trial, verdict: st
             "waits dropped: none of them gained more than one standard",
         ),
         ([trial(T=2, gain=2.0, error=0.1, divergence=1.5)], 0, 16, "no layer waits: T = 4 without waits"),
-        ([], 0, 16, "T and the latency left no room"),
-        ([], 0, 1, "waiting was not tried: it takes at least 8 calibration images"),
+        ([], 0, 16, "T leaves no room for it within the latency"),
+        ([], 0, 1, "waiting was not tried: to see whether it helps takes at least 8 calibration images"),
     ],
 )
 def test_what_was_decided_is_said(tried: list[Trial], kept: int, images: int, why: str) -> None:
@@ -78,8 +78,8 @@ def test_few_held_out_images_and_latency_beyond_use_are_warned_of() -> None:
     assert Search(whole, whole[1], 32).warnings() == []
     assert Search(whole[:1], NONE, 31).warnings() == []  # nothing was decided
     (few,) = Search(whole, whole[1], 31).warnings()
-    assert "on 31 held-out images" in few and "128 calibration images" in few
+    assert "on only 31 held-out images" in few and "128 calibration images" in few
     (unused,) = Search(whole, whole[1], 64, unused=(90, 16)).warnings()
-    assert unused == "a latency of 90 is more than this network can use: the most is 16"
+    assert unused == "a latency of 90 is more than this network can use: at most 16 helps"
     stored = {"kept": "evenly", "images": 64, "tried": [one.to_dict() for one in whole], "unused": [90, 16]}
     assert search_of(stored, 4, {"a": 2}).unused == (90, 16)

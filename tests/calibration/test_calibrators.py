@@ -117,7 +117,7 @@ def test_weights_that_would_do_harm_are_not_kept() -> None:
     plain = spikecal.convert(model, x, T=8, pipeline="baseline")
     for record, reference in zip(result.records, plain.records, strict=True):
         assert record.errors[-1][1] == reference.errors[-1][1]
-        assert "old ones kept" in record.notes[0]
+        assert "left unchanged" in record.notes[0]
     assert torch.equal(result.snn(x), plain.snn(x))
 
 
@@ -226,7 +226,7 @@ def test_a_rate_is_lowered_to_half_of_where_sgd_diverges_and_not_before(share: f
     limit = 2 * (1 + 0.9) / steepest
     pipeline = only(Weights(iterations=1, batch=8, lr=share * limit))
     record = spikecal.convert(model, x, T=2, pipeline=pipeline).records[0]
-    lowered = [note for note in record.notes if f"learned at {limit / 2:.2g}" in note]
+    lowered = [note for note in record.notes if f"used {limit / 2:.2g}" in note]
     assert len(lowered) == (share > 1)
 
 

@@ -59,7 +59,7 @@ def test_the_advice_fits_the_cause(caplog: pytest.LogCaptureFixture) -> None:
         nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(1024, 5)
     )
     spikecal.convert(plain.eval(), x, T=64, pipeline="baseline")
-    assert "use fewer steps: both cost the same at about T=" in caplog.text and "joints" not in caplog.text
+    assert "use fewer steps: the costs are equal at about T=" in caplog.text and "joints" not in caplog.text
     caplog.clear()
     spikecal.convert(Bottleneck().eval(), x, T=8, pipeline="baseline")
     assert 'joints="signed"' in caplog.text and "fewer steps" not in caplog.text
@@ -73,7 +73,7 @@ def test_check_says_it(capsys: pytest.CaptureFixture[str]) -> None:
     few = json.loads(capsys.readouterr().out)["estimate"]["energy_ratio"]
     assert main(["check", "resnet20", "-T", "256"]) == 0
     many = capsys.readouterr().out
-    assert 0 < few < 1 and "use fewer steps: both cost the same at about T=" in many
+    assert 0 < few < 1 and "use fewer steps: the costs are equal at about T=" in many
     torch.manual_seed(0)
     told = str(spikecal.check(Bottleneck().eval(), torch.rand(4, 3, 12, 12), T=8))
     assert "expected energy at T=8: " in told and 'joints="signed"' in told

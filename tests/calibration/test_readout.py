@@ -61,7 +61,7 @@ def test_files_keep_it(tmp_path: Path) -> None:
     assert b'"format\\": 3' in (tmp_path / "n.snn").read_bytes()
     late.warm_up = T
     late.save(tmp_path / "bad.snn")
-    with pytest.raises(FileError, match="begin reading after 6 of 6 steps"):
+    with pytest.raises(FileError, match="read only after 6 of 6 steps"):
         spikecal.load(tmp_path / "bad.snn")
 
 

@@ -115,7 +115,7 @@ def test_waits_stay_only_if_the_chosen_pipeline_gains_by_them(monkeypatch: pytes
     monkeypatch.setattr(HeldOut, "measured", measured)
     result = converted(latency=7)
     assert not result.snn.waits and result.origin.placements[4]["overruled"] == "good"
-    assert "does without" in timing(result.snn).search.why()  # type: ignore[union-attr]
+    assert "not the chosen pipeline" in timing(result.snn).search.why()  # type: ignore[union-attr]
     at_once[:] = [2.0, 2.1, 2.2, 2.3]
     result = converted(latency=7)
     assert result.snn.waits and "overruled" not in result.origin.placements[4]
@@ -214,9 +214,9 @@ def test_a_conversion_resumes_inside_the_choice(tmp_path: Path) -> None:
 
 def test_names_and_efforts_that_are_not_there_are_refused() -> None:
     assert resolve_plan("Auto") is AUTO and resolve_plan("LCP") is LCP
-    with pytest.raises(ConfigError, match="'autos'; there are auto, maxact"):
+    with pytest.raises(ConfigError, match="'autos': choose from auto, maxact"):
         resolve_plan("autos")
-    with pytest.raises(ConfigError, match="effort is one of low, normal, high, not 'max'"):
+    with pytest.raises(ConfigError, match="effort must be one of low, normal, high, not 'max'"):
         spikecal.convert(residual(), images(4), T=2, effort="max")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="this pipeline is fixed"):
         spikecal.convert(residual(), images(4), T=2, pipeline="lcp", effort="low")

@@ -73,8 +73,8 @@ def net(tmp_path: Path) -> str:
         (["convert", "resnet20", "--data", "folder:none", "-o", "x.snn"], "no folder none"),
         (["convert", "resnet20", "--weights", "none.pt", "-o", "x.snn"], "no weights file none.pt"),
         (["convert", "resnet20", "--weights", ".", "-o", "x.snn"], "is a folder: give the checkpoint in it"),
-        (["convert", "torchvision:rsnet18", "-o", "x.snn"], "no model 'rsnet18'; it has resnet18"),
-        (["convert", "timm:resnt50", "-o", "x.snn"], "no model 'resnt50'; it has resnet50"),
+        (["convert", "torchvision:rsnet18", "-o", "x.snn"], "no model 'rsnet18': did you mean resnet18"),
+        (["convert", "timm:resnt50", "-o", "x.snn"], "no model 'resnt50': did you mean resnet50"),
         (["convert", "pytorchcv:resnt20_cifar10", "-o", "x.snn"], "it has resnet20_cifar10"),
         (["convert", "resnet20", "-o", "none/x.snn"], "no folder"),
         (["convert", "resnet20", "-o", "."], "is a folder"),
@@ -83,7 +83,7 @@ def net(tmp_path: Path) -> str:
         (["check", "none.snn"], "none.snn"),
         (["check", "none.py:make"], "no file none.py"),
         (["check", "resnet20", "--pipeline", "frob"], "frob"),
-        (["datasets", "get", "frob"], "no set 'frob'"),
+        (["datasets", "get", "frob"], "no dataset 'frob'"),
         (["datasets", "check", "npz:none.npz"], "there is no file none.npz"),
     ],
 )
@@ -126,7 +126,7 @@ class TestDatasets:
         fails(run("datasets", "get", "cifar10", "--data-root", folder.parent), "delete it and run this again")
 
     def test_getting_what_is_there_or_cannot_be_had(self, run: Run) -> None:
-        assert "there already" in run("datasets", "get", "demo")[1]
+        assert "is already there" in run("datasets", "get", "demo")[1]
         fails(run("datasets", "get", "imagenet"), "image-net.org")
 
     def test_what_cannot_be_fetched_leaves_no_folder(
@@ -278,7 +278,7 @@ class TestConvert:
     def test_another_model_is_not_taken_for_the_ann(self, run: Run, net: str) -> None:
         self.convert(run, net, "-o", "net.snn")
         call = ("evaluate", "net.snn", "--data", "npz:images.npz", "--model", "nets.py:other")
-        fails(run(*call), "not made of this network")
+        fails(run(*call), "made from a different source model")
 
     def test_nothing_is_written_over_what_is_read_or_written(self, run: Run, net: str, tmp_path: Path) -> None:
         call = ("convert", net, "--data", "npz:images.npz", "-T", 2, "-o", "net.snn")

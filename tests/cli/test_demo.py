@@ -26,7 +26,7 @@ def test_table_plot_and_numbers(
     names = ["BASELINE", "LCP", "ACP", "AUTO", "AUTO, latency T+10"]
     starts = [line.strip() for line in lines if line.strip().startswith(("ANN", *names))]
     assert [line.split("  ")[0] for line in starts[:6]] == ["ANN", *names]
-    assert "ACP is shortened here: its weights calibration has 2 iterations of Adam on 32 images" in out
+    assert "ACP is shortened here: its weights calibration runs 2 iterations of Adam on 32 images" in out
     assert all("latency" in line for line in err.splitlines())  # one step cannot use that of its last row
 
     facts = json.loads((tmp_path / "out" / "demo.json").read_text())

@@ -103,11 +103,11 @@ def test_reproduce(folder: Path, weights: Path, tmp_path: Path, capsys: pytest.C
     assert main(call) == 0
     capsys.readouterr()
     page = (tmp_path / "detect.md").read_text()
-    assert "RetinaNet, ResNet-50 on COCO" in page and "mAP % at an overlap of 0.5" in page
+    assert "RetinaNet, ResNet-50 on COCO" in page and "mAP % at IoU 0.5" in page
     summary = json.loads((tmp_path / "detect.json").read_text())
     assert [row["method"] for row in summary["networks"][0]["rows"]] == ["Baseline", "Baseline + LCP", "Baseline + ACP"]
     said = " ".join(summary["differences"])
-    assert "1 iterations a layer" in said and f"the body of {NAME} keeps its max-pools" in said
+    assert "1 iterations per layer" in said and f"the body of {NAME} keeps its max-pools" in said
     network = summary["networks"][0]
     for measured in (network["ann"][0], *(row["columns"]["2"] for row in network["rows"])):
         assert len(measured["drawn"]) == DRAWS and all(0 <= figure <= 100 for figure in measured["drawn"])
@@ -130,7 +130,7 @@ def test_what_is_wrong_with_a_set_is_counted(tmp_path: Path, capsys: pytest.Capt
     assert facts["unreadable"][0]["file"] == str(damaged)
     assert main(["datasets", "check", f"voc:{tmp_path}", "--strict"]) == 2
     said = capsys.readouterr().err
-    assert said.count("1 image without a box, which stays: ") == 1 and said.splitlines()[-1].startswith("error: ")
+    assert said.count("1 image without a box, kept: ") == 1 and said.splitlines()[-1].startswith("error: ")
 
 
 @pytest.mark.parametrize(

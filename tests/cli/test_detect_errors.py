@@ -48,17 +48,17 @@ def test_too_few_labels_or_other_things(
     monkeypatch.chdir(place)
     out = str(tmp_path / "d.snn")
     data = ("--data", "voc:set")
-    few = "has 2 labels, the background included, and voc:set needs 3 (bar, square)"
+    few = "has 2 labels, including the background, but voc:set needs 3 (bar, square)"
     assert few in refused(capsys, "convert", NAME, "--weights", "w2.safetensors", *data, "-o", out)
     assert few in refused(capsys, "train", "mine.py:few", "--task", "detect", *data, "-o", f"{tmp_path}/t.safetensors")
     cells = ("--weights", "w2.safetensors", *data, "-T", "2", "-o", str(tmp_path / "tables"))
     assert few in refused(capsys, "reproduce", "detect", "--model", NAME, *cells)
-    blood = "are for Platelets, RBC, WBC, and voc:set has bar, square: give --weights"
+    blood = "are for Platelets, RBC, WBC, but voc:set has bar, square: give --weights"
     assert blood in refused(capsys, "convert", NAME, *data, "-o", out)
     Path("w3.safetensors.json").write_text(json.dumps({"classes": {"1": "square", "2": "bar"}}))
     said = refused(capsys, "convert", NAME, "--weights", "w3.safetensors", *data, "-o", out)
     Path("w3.safetensors.json").unlink()
-    assert "are for square, bar, and voc:set has bar, square" in said
+    assert "are for square, bar, but voc:set has bar, square" in said
     assert not list(tmp_path.iterdir())
 
 
@@ -80,7 +80,7 @@ def test_an_own_detector_is_known_by_its_file(
     monkeypatch.chdir(place)
     out, page = str(tmp_path / "m.snn"), str(tmp_path / "m.html")
     own = ("--weights", "w3.safetensors", "--data", "voc:set")
-    assert "say --task detect" in refused(capsys, "convert", "mine.py:make", *own, "-o", out)
+    assert "add --task detect" in refused(capsys, "convert", "mine.py:make", *own, "-o", out)
     assert main(["convert", "mine.py:make", "--task", "detect", *own, "-T", "2", "-o", out, "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
     assert "give the detector with --model" in refused(capsys, "evaluate", out)
@@ -117,6 +117,6 @@ def test_check_and_figure(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert main(["check", NAME, "--size", "64", "64", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["converts"] and len(facts["stages"]) == 17 and facts["input"] == [64, 64]
-    assert "figures are of classifiers" in refused(
+    assert "figures show classifiers" in refused(
         capsys, "figure", "rate", "--model", NAME, "-o", str(tmp_path / "a.png")
     )

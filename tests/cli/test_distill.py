@@ -141,17 +141,17 @@ def test_what_cannot_be_converted_is_told_before_images_are_made(run: Run, tmp_p
 
 def test_without_bn_the_note_is_shown(run: Run) -> None:
     code, out, err = run("distill", "nets.py:plain", *SMALL, "-o", "images.npz")
-    assert code == 0 and "no BN, it is folded already" in err
+    assert code == 0 and "no BN, or BN that is folded" in err
     assert "images.npz: 40 images 3×12×12" in out and "images.png shows 40 of them" in out
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["nets.py:make", "-o", "images.png"], "images are written as npz: name the file images.npz"),
+        (["nets.py:make", "-o", "images.png"], "images are written as .npz: name the file images.npz"),
         (["nets.py:make", "-o", "no/images.npz"], "there is no folder"),
-        (["nets.py:make", "-o", "i.npz", "--sheet", "a.jpg"], "a.jpg: the picture ends in .png"),
-        (["nets.py:bare", "-o", "i.npz"], "does not say how large its images are"),
+        (["nets.py:make", "-o", "i.npz", "--sheet", "a.jpg"], "a.jpg: the contact sheet must end in .png"),
+        (["nets.py:bare", "-o", "i.npz"], "does not state the size of its images"),
         (["nets.py:make", "-o", "i.npz", "--size", "1", "1"], "does not take images of shape (3, 1, 1)"),
         (["nets.py:make", "-o", "i.npz", "-n", "0"], "-n"),
         (["nets.py:none", "-o", "i.npz"], "has no function 'none'"),
@@ -171,7 +171,7 @@ def test_distilled_is_for_convert(run: Run) -> None:
         assert run("convert", "nets.py:make", "--data", "npz:images.npz", "-T", "2", "-o", "n.snn")[0] == 0
         fails(run(*verb, "--data", "distilled"), "npz:FILE")
     command = ("convert", "retinanet-r18-quarter", "--data", "distilled", "-o", "d.snn")
-    fails(run(*command), "images are not distilled from detectors")
+    fails(run(*command), "images cannot be distilled from detectors")
 
 
 # -- reproduce fakedata ------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def test_rows_that_cannot_be_had_are_left_out_and_named(run: Run) -> None:
         (["fakedata"], "spikecal datasets get cifar10"),
         (["fakedata", "--data", "demo", "--with", "resnet99"], "unknown model 'resnet99'"),
         (["fakedata", "--data", "demo", "--other", "frob"], "unknown data 'frob'"),
-        (["fakedata", "--model", "nets.py:bare", "--data", "npz:images.npz"], "does not say its input size"),
+        (["fakedata", "--model", "nets.py:bare", "--data", "npz:images.npz"], "does not state its input size"),
     ],
 )
 def test_bad_calls_of_the_table(run: Run, arguments: list[str], reason: str) -> None:

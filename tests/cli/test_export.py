@@ -30,24 +30,31 @@ def test_export_and_verify(run: Run, converted: Path) -> None:
     (verdict,) = found["verified"]
     assert verdict["faithful"] and verdict["images"] == verdict["agreeing"] == 5 and verdict["spikes"] > 100
     code, out, _ = run("export", "net.snn", "-o", "net.onnx", *verified)
-    assert code == 0 and "T = 6, 6 steps in all, images 3×12×12" in out and "faithful" in out
+    assert code == 0 and "T = 6, 6 steps in total, images 3×12×12" in out and "faithful" in out
 
 
 def test_what_is_wrong(run: Run, converted: Path) -> None:
     assert "-o" in run("export", "net.snn")[2]
-    fails(run("export", "net.snn", "-o", "net.txt"), "say which format it is to have, one of nir (.nir), onnx (.onnx)")
-    fails(run("export", "net.snn", "-o", "net.snn", "--to", "nir"), "written or read by the same command")
+    fails(run("export", "net.snn", "-o", "net.txt"), "give the format, one of nir (.nir), onnx (.onnx)")
+    fails(run("export", "net.snn", "-o", "net.snn", "--to", "nir"), "already used by the same command")
     fails(run("export", "net.snn", "-o", "net.py", "-T", 5), "5")
     fails(run("export", "net.snn", "-o", "none/net.py"), "there is no folder")
     fails(run("export", "gone.snn", "-o", "net.py"), "gone.snn cannot be read")
     fails(run("export", "net.snn", "-o", "net.py", "--size", 1, 1), "cannot run on inputs of shape [1, 3, 1, 1]")
+    fails(run("export", "net.snn", "-o", "net.py", "--to", "nir"), "files called .py are of the format spikingjelly")
+    fails(run("export", "net.snn", "-o", "net.py", "--data", "demo"), "--data is for --verify and integers")
+    fails(run("export", "net.snn", "-o", "net.py", "--per", "layer"), "--per is for integers: add --bits or")
+    fails(run("export", "net.snn", "-o", "net.py", "--bits", 8, "--exact"), "integers are already exact")
+    fails(run("export", "net.snn", "-o", "net.py", "--size", 8, 8, "--verify"), "--size does not work with --verify")
+    fails(run("export", "net.snn", "-o", "net.py", "--bits", 9, "--target", "loihi2"), "Intel Loihi 2 have 8 bits")
+    fails(run("export", "net.snn", "-o", "net.py", "--per", "channel", "--target", "speck"), "one scale per layer")
     assert not (converted / "net.py").exists()
 
 
 def test_spikes_as_data(run: Run, converted: Path) -> None:
     """A bench that gets the currents and the weights finds the spikes of the file; csv and npz have the same."""
     code, out, _ = run("run", "net.snn", "-o", "spikes.npz", "--images", 3, "-T", 4)
-    assert code == 0 and "2 layers, 3 images, 4 steps" in out
+    assert code == 0 and "layers: 2, images: 3, steps: 4" in out
     found = np.load(converted / "spikes.npz")
     current, events = found["current/2"], found["spikes/2"]
     assert current.shape == (3, *found["shape/2"]) and [key for key in found if "current" in key] == ["current/2"]
@@ -76,8 +83,8 @@ def test_chips(run: Run, converted: Path) -> None:
     assert json.loads(out)["fits"] is False and json.loads(out)["limits"]["kernel"]["value"] == 16
     refused = run("export", "net.snn", "-o", "net.py", "--target", "speck")
     fails(
-        refused, "net.snn does not fit SynSense Speck 2f (DYNAP-CNN): 2: it reads an image, and the chip takes events"
+        refused, "net.snn does not fit SynSense Speck 2f (DYNAP-CNN): 2: it reads an image, but the chip takes events"
     )
     code, out, _ = run("export", "net.snn", "-o", "net.py", "--target", "generic", "--json")
     assert code == 0 and json.loads(out)["bits"] == 8
-    fails(run("check", "resnet20", "--target", "speck"), "--target is for converted networks")
+    fails(run("check", "resnet20", "--target", "speck"), "--target needs a converted network")

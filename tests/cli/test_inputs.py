@@ -96,7 +96,7 @@ def test_a_function_without_test_images(run: Run, tmp_path: Path) -> None:
 
 def test_labels_outside_the_classes(run: Run) -> None:
     assert run("convert", "nets.py:make", "--data", "npz:wrong.npz", "--test", 0, *QUICK)[0] == 0
-    fails(run("evaluate", "x.snn", "--data", "npz:wrong.npz"), "a label 4, and the network has classes 0 to 3")
+    fails(run("evaluate", "x.snn", "--data", "npz:wrong.npz"), "a label 4, but the network has classes 0 to 3")
 
 
 def test_a_file_remembers_its_images(run: Run, tmp_path: Path) -> None:
@@ -111,4 +111,4 @@ def test_a_file_remembers_its_images(run: Run, tmp_path: Path) -> None:
     assert code == 0, err
     assert json.loads(out)["data"] == "folder:photos"
     (tmp_path / "photos").rename(tmp_path / "moved")
-    fails(run("evaluate", "x.snn"), "no folder photos; the file names these images as its own: --data names others")
+    fails(run("evaluate", "x.snn"), "no folder photos; the file names these images as its own: give others with --data")

@@ -126,14 +126,14 @@ class TestReport:
     def test_model_of_other_weights(self, run: Run, tmp_path: Path) -> None:
         convert(run, "a.snn")
         other = ("--data", "npz:images.npz", "--model", "nets.py:other")
-        fails(run("evaluate", "a.snn", *other), "a.snn was made of other weights")
-        fails(run("report", "a.snn", *other), "a.snn was made of other weights")
+        fails(run("evaluate", "a.snn", *other), "a.snn was made from other weights")
+        fails(run("report", "a.snn", *other), "a.snn was made from other weights")
         assert not (tmp_path / "report.html").exists()
         convert(run, "b.snn", "--pipeline", "acp", "--iterations", 2)  # the ANN is not in it any more
         turned = ("--data", "npz:images.npz", "--model", "nets.py:turned")
         code, out, err = run("evaluate", "b.snn", *turned)
         assert code == 0
-        assert "about chance: was it made of these weights?" in err
+        assert "about chance: was it made from these weights?" in err
         code, out, err = run("report", "b.snn", *turned)
         assert (code, err) == (0, "")
         assert "about chance" in out
@@ -144,7 +144,7 @@ class TestReport:
         convert(run, "net.snn")
         code, out, _ = run("report", "net.snn", "--data", "npz:unlabelled.npz")
         assert code == 0
-        assert "gives the original's answer for" in out
+        assert "agrees with the original on" in out
         assert data_of(tmp_path / "report.html")["networks"][0]["measure"] == "agreement"
 
     def test_of_what_is_no_classifier(self, run: Run, tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ class TestReport:
         convert(run, "net.snn")
         fails(run("report", "none.snn"), "none.snn")
         fails(run("report"), "FILE")
-        fails(run("report", "net.snn", "-T", 3), "it has T=2, 4")
+        fails(run("report", "net.snn", "-T", 3), "choose from T=2, 4")
         fails(run("report", "net.snn", "-o", "none/a.html"), "no folder")
         fails(run("report", "net.snn", "--data", "folder:none"), "no folder none")
         fails(run("report", "net.snn", "--data", "npz:images.npz", "--model", "resnet20"), "net.snn")

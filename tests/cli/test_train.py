@@ -174,7 +174,7 @@ def test_another_recipe_does_not_go_on(run: Run, tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in tmp_path.glob("w.*")}
     code, _, err = run("nets.py:make", *QUICK, "--epochs", 4, "-o", "w.safetensors")
     assert code == 2
-    assert "w.safetensors.checkpoint belongs to another recipe (epochs 3, not 4): delete it" in err
+    assert "w.safetensors.checkpoint belongs to a different recipe (epochs 3, not 4): delete it" in err
     assert {path.name: path.read_bytes() for path in tmp_path.glob("w.*")} == before
 
 
@@ -231,7 +231,8 @@ def test_images_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
     assert (trained_on["images"], trained_on["unreadable"]) == (20, 1)
     code, out, err = run(*call, "-o", "s.safetensors", "--strict")
     assert (code, out) == (2, "")
-    assert re.search(r"folder:set: 1 unreadable: \S*test\S*00\.png \(.*\); without --strict it goes on$", err.strip())
+    said = r"folder:set: 1 unreadable: \S*test\S*00\.png \(.*\): leave out --strict to go on without them$"
+    assert re.search(said, err.strip())
     assert "epoch 1/" not in err and not list(tmp_path.glob("s.safetensors*"))  # before any step
     (tmp_path / "set" / "test" / "a" / "00.png").unlink()
     code, out, err = run(*call, "-o", "s.safetensors", "--strict")

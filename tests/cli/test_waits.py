@@ -96,7 +96,7 @@ def test_dropped_waits_are_said_to_be(call: Run, run: Run) -> None:
 def test_a_latency_beyond_use_is_said_to_be(call: Run, run: Run) -> None:
     code, _, err = call("make", "-T", 2, "--latency", 90, "--test", 0)
     depth = max(depths(spikecal.load("net.snn").stages).values())
-    said = f"a latency of 90 is more than this network can use: the most is {2 + depth}"
+    said = f"a latency of 90 is more than this network can use: at most {2 + depth} helps"
     assert code == 0 and f"T = 2: {said}\n" in err
     assert said in " ".join(run("check", "net.snn")[1].split())
     assert facts_of(run("check", "net.snn", "--json"))["timing"][0]["search"]["warnings"][0] == said

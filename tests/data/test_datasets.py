@@ -121,7 +121,7 @@ class Broken(Pictures):
         ([(np.zeros((4, 4, 3), np.int64), 0)], "an image of torch.int64"),
         ([(np.zeros((4, 4, 3), np.uint8), "cat")], "a str after its image, not the number of a class"),
         ([(np.zeros((4, 4, 3), np.uint8), 0.5)], "a float after its image"),
-        ([(np.zeros((4, 4, 3), np.uint8), -1)], "from 0 up"),
+        ([(np.zeros((4, 4, 3), np.uint8), -1)], "non-negative integers"),
     ],
 )
 def test_what_is_wrong_is_said(dataset: Any, reason: str) -> None:

@@ -140,7 +140,7 @@ def test_errors_of_the_source_leave_no_empty_files(site: Site, target: Path, mon
 
 def test_a_folder_that_cannot_be_written_is_no_fault_of_the_source(site: Site, tmp_path: Path) -> None:
     (tmp_path / "root").write_text("a file")
-    with pytest.raises(DataError, match="cannot be put into") as caught:
+    with pytest.raises(DataError, match="cannot be written to") as caught:
         download(site.url + "set.bin", tmp_path / "root" / "set.bin", CHECKSUM)
     assert not isinstance(caught.value, SourceError)
 

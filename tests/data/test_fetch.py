@@ -205,7 +205,7 @@ class TestFashionMnist:
         content = deb(files)
         content = {"nonsense": b"nonsense", "short": content[: len(content) // 2]}.get(damage, content)
         (tmp_path / "dataset-fashion-mnist_2_all.deb").write_bytes(content)
-        with pytest.raises(DataError, match="not a whole Debian package|holds another"):
+        with pytest.raises(DataError, match="not a complete Debian package|holds a different"):
             fashion_mnist.fetch_fashion_mnist(tmp_path)
         assert fashion_mnist.find_fashion_mnist(tmp_path) is None
 

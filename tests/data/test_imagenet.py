@@ -65,7 +65,7 @@ class TestImageNet:
             picture(tmp_path / "val" / name / "1.JPEG")
         assert self.labels(tmp_path) == [1, 999]
         picture(tmp_path / "val" / "n00000000" / "1.JPEG")
-        with pytest.raises(DataError, match="3 classes and ImageNet has 1,000"):
+        with pytest.raises(DataError, match="3 classes, but ImageNet has 1,000"):
             self.labels(tmp_path)
 
     def test_other_folders_are_no_imagenet(self, tmp_path: Path) -> None:
@@ -75,10 +75,10 @@ class TestImageNet:
 
     def test_flat_without_a_list_says_what_to_do(self, tmp_path: Path) -> None:
         self.flat(tmp_path)
-        with pytest.raises(DataError, match=r"3 images and no class folders: sort them .* val\.txt"):
+        with pytest.raises(DataError, match=r"3 images but no class folders: sort them .* val\.txt"):
             self.labels(tmp_path)
         (tmp_path / "ILSVRC2012_validation_ground_truth.txt").write_text("490\n361\n171\n822\n")
-        with pytest.raises(DataError, match="numbers classes in another order"):
+        with pytest.raises(DataError, match="numbers classes in a different order"):
             self.labels(tmp_path)
 
     @pytest.mark.parametrize("place", ["", "val"])

@@ -37,12 +37,12 @@ def test_crop_is_central() -> None:
 def test_grey_is_repeated_and_other_channels_refused() -> None:
     grey = prepare(torch.full((1, 1, 4, 4), 0.5), CARD, "x")
     assert grey.shape == (1, 3, 4, 4)
-    with pytest.raises(DataError, match="3 channels, grey takes 1"):
+    with pytest.raises(DataError, match="3 channels, but grey takes 1"):
         prepare(torch.rand(1, 3, 4, 4), Card(name="grey", mean=(0.5,), std=(1.0,)), "x")
 
 
 def test_normalised_images_are_not_normalised_again() -> None:
-    with pytest.raises(DataError, match="leave the normalisation"):
+    with pytest.raises(DataError, match="leave normalisation"):
         prepare(torch.randn(8, 3, 4, 4) * 2, CARD, "x")
 
 
@@ -52,8 +52,8 @@ def test_floats_somewhat_outside_get_a_line(caplog: pytest.LogCaptureFixture) ->
     assert caplog.text == ""
     images[0, 0, 0, 0] = 1.2  # as bicubic filters leave them
     Prepared(Data(name="d", images=images), CARD)
-    assert "these reach from" in caplog.text
-    with pytest.raises(DataError, match="leave the normalisation"):
+    assert "these range from" in caplog.text
+    with pytest.raises(DataError, match="leave normalisation"):
         Prepared(Data(name="d", images=images * 255), CARD)
 
 
@@ -65,7 +65,7 @@ def test_floats_for_a_network_without_a_card_get_a_line_beyond_what_is_normal(
     assert torch.equal(Prepared(Data(name="d", images=normalised), card)[0], normalised[0])
     assert caplog.text == ""
     Prepared(Data(name="d", images=normalised.abs() * 80), card)
-    assert "d: images reach from" in caplog.text
+    assert "d: images range from" in caplog.text
 
 
 def test_batches_equal_single_images_and_keep_labels() -> None:

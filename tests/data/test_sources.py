@@ -42,15 +42,15 @@ class TestNpz:
             ({"images": np.zeros((2, 5, 4, 4), np.uint8)}, "channels"),
             ({"images": np.zeros((2, 3, 4, 4), np.int32)}, "int32"),
             ({"images": np.zeros((2, 4, 4, 4), np.uint8)}, "channels"),
-            ({"images": np.full((2, 3, 4, 4), "a")}, "cannot be taken for numbers"),
+            ({"images": np.full((2, 3, 4, 4), "a")}, "cannot be converted to numbers"),
             ({"images": np.zeros((2, 3, 4, 4), np.complex64)}, "complex64"),
             ({"images": np.zeros((2, 1, 3, 4, 4), np.uint8)}, "shape"),
             ({"images": np.full((1, 3, 2, 2), np.nan)}, "finite"),
             ({"images": np.zeros((0, 3, 4, 4), np.uint8)}, "no images"),
             ({"images": np.zeros((2, 3, 4, 4), np.uint8), "labels": np.zeros(3, np.int64)}, "2 images"),
-            ({"images": np.zeros((2, 3, 4, 4), np.uint8), "labels": np.zeros(2)}, "whole numbers"),
-            ({"images": np.zeros((2, 3, 4, 4), np.uint8), "labels": np.array([-1, 0])}, "from 0 up"),
-            ({"images": np.array([{}, {}], dtype=object)}, "pickled objects, which are not opened"),
+            ({"images": np.zeros((2, 3, 4, 4), np.uint8), "labels": np.zeros(2)}, "give integers"),
+            ({"images": np.zeros((2, 3, 4, 4), np.uint8), "labels": np.array([-1, 0])}, "non-negative integers"),
+            ({"images": np.array([{}, {}], dtype=object)}, "pickled objects, which are unsafe to open"),
         ],
     )
     def test_what_is_wrong_is_said(self, tmp_path: Path, arrays: dict[str, np.ndarray], reason: str) -> None:
@@ -88,7 +88,7 @@ class TestNpz:
             load_data(f"npz:{path}", "train")
         with path.open("wb") as file:
             np.save(file, np.zeros((9, 3, 8, 8), np.uint8))
-        with pytest.raises(DataError, match=r"holds one array, not named ones: save it with numpy\.savez"):
+        with pytest.raises(DataError, match=r"holds a single array without a name: save it with numpy\.savez"):
             load_data(f"npz:{path}", "train")
 
 

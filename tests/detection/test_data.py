@@ -142,8 +142,8 @@ def test_broken_coco_entries_are_counted_and_survived(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("images", "words"),
     [
-        ([{"id": [1], "file_name": "a.jpg"}], "its id is none"),
-        ([{"file_name": "a.jpg"}], "its id is none"),
+        ([{"id": [1], "file_name": "a.jpg"}], "its id is missing"),
+        ([{"file_name": "a.jpg"}], "its id is missing"),
         ([{"id": 1, "file_name": "b.jpg"}, {"id": 1, "file_name": "a.jpg"}], "that of another image"),
         ([{"id": 1, "file_name": "a" * 5000}], "there is no such image"),
         ([{"id": 1, "file_name": "a\0.jpg"}], "there is no such image"),
@@ -286,7 +286,7 @@ def test_sizes_are_those_of_the_images_whatever_is_stated(tmp_path: Path) -> Non
     assert data.faults.counts() == {"left_out": 0, "empty": 0, "clipped": 1, "missized": 1, "dropped": 1}
     path = str(tmp_path / "train" / "a.jpg")
     assert data.faults.to_dict()["missized"] == [{"file": path, "stated": [480, 640], "found": [48, 64]}]
-    assert f"1 image of another size than its annotation says: {path} (64 x 48, not 640 x 480)" in (
+    assert f"1 image whose size differs from its annotation: {path} (64 x 48, not 640 x 480)" in (
         data.faults.sentences()
     )
 
@@ -303,18 +303,18 @@ def test_one_is_not_told_as_many() -> None:
     size = ((4, 3), (3, 4))
     one = Faults({"a": "gone"}, ["b"], {"c": 1}, {"e": size}, {"d": 1}).sentences()
     assert one == [
-        "1 left out, for it cannot be used: a (gone)",
-        "1 image without a box, which stays: b",
-        "1 image of another size than its annotation says: e (4 x 3, not 3 x 4)",
-        "1 box cut off at the border of its image: c",
-        "1 box dropped, for it has no area in its image, or no class or image: d",
+        "1 left out as unusable: a (gone)",
+        "1 image without a box, kept: b",
+        "1 image whose size differs from its annotation: e (4 x 3, not 3 x 4)",
+        "1 box clipped at the border of its image: c",
+        "1 box dropped, as it has no area in its image, or no class or image: d",
     ]
     two = Faults({"a": "", "b": ""}, ["b", "c"], {"c": 2}, {"e": size, "f": size}, {"d": 1, "e": 1}).sentences()
     assert [sentence.split()[:3] for sentence in two] == [
-        ["2", "left", "out,"],
+        ["2", "left", "out"],
         ["2", "images", "without"],
-        ["2", "images", "of"],
-        ["2", "boxes", "cut"],
+        ["2", "images", "whose"],
+        ["2", "boxes", "clipped"],
         ["2", "boxes", "dropped,"],
     ]
 
@@ -348,7 +348,7 @@ def test_a_strict_table_refuses_images_that_turn_out_unreadable(tmp_path: Path, 
     subject = Detector(spec="tiny", network=tiny_detector(), data=data, train=train, test=test, strict=True)
     damaged = "scene3" if pipeline is None else "scene1"
     (tmp_path / "JPEGImages" / f"{damaged}.jpg").write_bytes(b"no image")
-    with pytest.raises(DataError, match=rf"{damaged}\.jpg.*without --strict"):
+    with pytest.raises(DataError, match=rf"{damaged}\.jpg.*leave out --strict"):
         subject.measure(Cell(kind="detection", model="tiny", pipeline=pipeline, T=2, images=2))
 
 

@@ -245,7 +245,7 @@ def test_images_that_cannot_be_used(detector: nn.Module, given: object, error: t
 
 
 def test_what_is_not_a_detector(detector: nn.Module, made: detection.Conversion) -> None:
-    with pytest.raises(ConfigError, match="a spiking body already"):
+    with pytest.raises(ConfigError, match="already has a spiking body"):
         detection.convert(made.detector, images(1), T=2)
     with pytest.raises(ConfigError, match="not one of torchvision's detectors"):
         detection.convert(nn.Conv2d(3, 3, 1), images(1), T=2)

@@ -26,7 +26,8 @@ PAGES = sorted(
 )
 # Tests of their own run these.
 ELSEWHERE = {
-    f"docs/how-to/{name}.md" for name in ("chips", "extending", "export", "nir", "onnx", "spikingjelly", "integers")
+    f"docs/how-to/{name}.md"
+    for name in ("chips", "exit", "extending", "export", "nir", "onnx", "spikingjelly", "integers")
 }
 FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")

@@ -1,17 +1,18 @@
 """Networks in whole numbers: what is exported is the integer run itself, to the spike."""
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
-from exporting import NETWORKS, Trunk, images, spiking
+from exporting import NETWORKS, Sum, Trunk, images, spiking, with_signed
 
 from spikecal import ConfigError, ConversionError, DataError
 from spikecal.export.accumulate import run_integers
 from spikecal.export.export import make_netlist
 from spikecal.export.integers import quantised
-from spikecal.export.netlist import Conv, Linear
+from spikecal.export.netlist import Conv, Delay, Linear
 from spikecal.export.simulate import run_netlist
 from spikecal.export.verify import differing
 
@@ -30,6 +31,33 @@ def test_the_integer_run_is_what_is_exported(name: str, bits: int, per: str) -> 
         wrong, spikes = differing(found.levels, run.trains.levels)
         assert wrong == 0 and spikes > 500
         torch.testing.assert_close(found.outputs.double(), run.trains.outputs)
+
+
+@pytest.mark.parametrize("wait", [0, 1])
+def test_signed_neurons_in_whole_numbers(wait: int) -> None:
+    """Their dead zone closes by fractions of a threshold: the integer run and floats agree on who is within it."""
+    x = images(3)
+    netlist = make_netlist(with_signed(spiking(NETWORKS["residual"](), x, wait=lambda place: wait * place)), x)
+    closing = (1 - torch.arange(1, netlist.latency + 1).double()[:, None] / (2 * netlist.latency)).expand(-1, 4)
+    signed = [node for node in netlist.neurons() if node.neuron.alphabet[0] < 0]
+    netlist = netlist.replaced({node.name: [replace(node, reach=closing)] for node in signed})
+    made = quantised(netlist, 8, "channel", images(8, seed=5))
+    run = run_integers(made, x)
+    for dtype in (torch.float, torch.double):
+        found = run_netlist(made.netlist.to(dtype), made.image(x).to(dtype))
+        assert differing(found.levels, run.trains.levels)[0] == 0
+    assert run.saturated == 0 and [int(of.min()) for of in run.trains.levels.values()] == [-1, -1, 0, 0, 0]
+
+
+def test_delay_lines_in_whole_numbers() -> None:
+    """Spikes that are late are spikes."""
+    x = images(3)
+    netlist = make_netlist(spiking(Sum(), x, wait=lambda place: place), x)
+    assert any(isinstance(node, Delay) for node in netlist.nodes.values())
+    made = quantised(netlist, 8)
+    found, run = run_netlist(made.netlist.to(torch.float), made.image(x)), run_integers(made, x)
+    wrong, spikes = differing(found.levels, run.trains.levels)
+    assert wrong == 0 and spikes > 200
 
 
 def test_numbers_are_whole_and_of_few_bits() -> None:
@@ -91,9 +119,9 @@ def test_an_exported_integer_network(tmp_path: Path) -> None:
 
 def test_what_is_refused(tmp_path: Path) -> None:
     x = images(1)
-    with pytest.raises(ConfigError, match="weights have 4 to 16 bits, not 3"):
+    with pytest.raises(ConfigError, match="weights must have 4 to 16 bits, not 3"):
         spiking(NETWORKS["plain"](), x).export(tmp_path / "net.onnx", x, bits=3)
-    with pytest.raises(DataError, match="images are a tensor .*, not 'onnx'; formats are named by to="):
+    with pytest.raises(DataError, match="images must be a tensor .*, not 'onnx': give the format as to="):
         spiking(NETWORKS["plain"](), x).export(tmp_path / "net", "onnx")  # type: ignore[arg-type]
-    with pytest.raises(ConversionError, match="a max-pool has no whole-number form"):
+    with pytest.raises(ConversionError, match="a max-pool has no integer form"):
         spiking(Trunk(), x).export(tmp_path / "net.onnx", x, bits=8)

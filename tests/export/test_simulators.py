@@ -5,30 +5,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from exporting import NETWORKS, Trunk, images, spiking
-from torch import Tensor, nn
-from torch.nn import functional as F
+from exporting import NETWORKS, Sum, Trunk, images, spiking, with_signed
+from torch import Tensor
 
-from spikecal import ConfigError, ConversionError, SpikingNetwork, load
+from spikecal import ConfigError, ConversionError, SpikecalError, SpikingNetwork, load
 from spikecal.export import packages
 from spikecal.export.export import make_netlist
 from spikecal.export.netlist import Conv, Linear
 from spikecal.export.reference import trains
 from spikecal.export.verify import Verdict
 from spikecal.graph.ops import Spike
-from spikecal.neurons import IntegrateAndFire, SignedIntegrateAndFire
+from spikecal.neurons import IntegrateAndFire
 from spikecal.spikingjelly import to_module
 
 FORMATS = {"nir": "nir", "onnx": "onnx", "spikingjelly": "py"}
 WAITS: dict[str, Callable[[int], int]] = {"none": lambda place: 0, "some": lambda place: 1 + place % 2}
-
-
-def with_signed(snn: SpikingNetwork) -> SpikingNetwork:
-    """The network with signed neurons in its first two layers."""
-    layers = [node.op for node in snn.graph.nodes.values() if isinstance(node.op, Spike)]
-    for op in layers[:2]:
-        op.neuron = SignedIntegrateAndFire()
-    return snn
 
 
 def verified(snn: SpikingNetwork, x: Tensor, path: Path) -> list[Verdict]:
@@ -79,7 +70,7 @@ def test_currents_have_no_grid(tmp_path: Path) -> None:
     x = images(1)
     with pytest.raises(ConversionError, match=r"left: its input is a current.*export without --exact"):
         spiking(Trunk(), x).export(tmp_path / "net.onnx", x, exact=True)
-    with pytest.raises(ConfigError, match="give one of exact and bits"):
+    with pytest.raises(ConfigError, match="give exact or bits, not both"):
         spiking(NETWORKS["plain"](), x).export(tmp_path / "net.onnx", x, exact=True, bits=8)
     assert not list(tmp_path.iterdir())
 
@@ -195,6 +186,24 @@ def test_an_export_that_is_not_faithful(tmp_path: Path) -> None:
         assert verdict.traced.built == 0 and verdict.differing > 0
 
 
+def test_onnx_files_that_are_not_faithful(tmp_path: Path) -> None:
+    """One step with another weight, and a whole run that is no longer that of the step."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    x = images(3)
+    made = spiking(NETWORKS["plain"](), x).export(tmp_path / "net.onnx", x)
+    for file in (tmp_path / "net.onnx", tmp_path / "net.step.onnx"):
+        model = onnx.load(file)
+        weight = next(tensor for tensor in model.graph.initializer if tensor.name == "body.2.weight")
+        weight.CopyFrom(onnx.numpy_helper.from_array(1.5 * onnx.numpy_helper.to_array(weight), weight.name))
+        onnx.save(model, file)
+        if file.name == "net.onnx":
+            with pytest.raises(SpikecalError, match=r"net.onnx and net.step.onnx are not the same network"):
+                made.verify(x)
+    (verdict,) = made.verify(x)
+    assert not verdict.faithful and verdict.differing > 0 and verdict.traced.built == 0
+
+
 class Leaky(IntegrateAndFire):
     name = "leaky"
 
@@ -214,23 +223,12 @@ def test_what_a_target_has_no_neuron_pool_or_delay_for(to: str, tmp_path: Path) 
             spiking(Trunk(), x).export(tmp_path / "net", x, to=to)
         with pytest.raises(ConversionError, match=r'no signed integrate-and-fire neurons.*joints="analog"'):
             with_signed(spiking(NETWORKS["residual"](), x)).export(tmp_path / "net", x, to=to)
-        with pytest.raises(ConversionError, match=r"relu.delay: relu needs a delay line.*latency=T, or export to onnx"):
+        with pytest.raises(
+            ConversionError,
+            match=r"relu.delay: relu needs a delay line.*without --latency, or export to onnx",
+        ):
             spiking(Sum(), x, wait=lambda place: place).export(tmp_path / "net", x, to=to)
     assert not list(tmp_path.iterdir())
-
-
-class Sum(nn.Module):
-    """A linear value of two inputs, of which one begins earlier, that two layers read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.more, self.left, self.right = (nn.Conv2d(channels, 4, 1) for channels in (2, 4, 4, 4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.stem(x))
-        x = x + F.relu(self.more(x))
-        x = F.relu(self.left(x)) + F.relu(self.right(x))
-        return x.mean((2, 3))
 
 
 def test_packages_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,14 +240,14 @@ def test_packages_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
             snn.export(tmp_path / "net", x, to=to)
     with pytest.raises(ConfigError, match=r"needs the package spikingjelly: `pip install spikecal\[spikingjelly\]`"):
         to_module(snn, x)
-    with pytest.raises(ConfigError, match="nothing is installed that runs spikingjelly files"):
+    with pytest.raises(ConfigError, match="no simulator for spikingjelly files is installed"):
         snn.export(tmp_path / "net.py", x).verify(x)  # it takes no package to write one
-    with pytest.raises(ConfigError, match=r"say which format it is to have, one of nir \(.nir\)"):
+    with pytest.raises(ConfigError, match=r"give the format, one of nir \(.nir\)"):
         snn.export(tmp_path / "net.txt", x)
 
 
 def test_a_size_that_nobody_knows(tmp_path: Path) -> None:
     x = images(1)
     snn = spiking(NETWORKS["plain"](), x)
-    with pytest.raises(ConfigError, match="does not know how large its images are"):
+    with pytest.raises(ConfigError, match="does not know the size of its images"):
         snn.export(tmp_path / "net.onnx")

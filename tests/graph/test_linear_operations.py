@@ -135,7 +135,7 @@ def test_one_number_per_place_stays_an_affine_map(agree):
         (lambda x: x @ x.transpose(2, 3), "matrix product of two values"), (lambda x: 1 / x, "division by a value"),
         (lambda x: x // 2, "floordiv"), (lambda x: x**2, "pow"), (lambda x: x > 0, "gt"),
         (lambda x: x + torch.randn(2, 4, 4, 4), "differs between the images"),
-        (lambda x: F.avg_pool2d(x, 2) + x.mean((2, 3))[:, :2], "mixes up the images"),
+        (lambda x: F.avg_pool2d(x, 2) + x.mean((2, 3))[:, :2], "mixes the images"),
         (lambda x: F.dropout(x, 0.5, True), "active in eval"),
         (lambda x: F.dropout(x), "active in eval"), (lambda x: F.conv2d(x, x[:1]), "batch"),
         (lambda x: x * x.shape[0], "size that depends on the input"), (lambda x: x.max(), "max"),

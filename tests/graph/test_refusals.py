@@ -128,7 +128,7 @@ def test_control_flow_that_depends_on_data_names_module_and_line(function):
 
 
 def test_arithmetic_with_sizes_that_a_graph_cannot_hold_is_named_once_where_it_is_used():
-    with pytest.raises(ConversionError, match=r"pad: what truediv computes from the size") as error:
+    with pytest.raises(ConversionError, match=r"pad: the result of truediv for the size") as error:
         lower(Inner(ceiling_of_the_batch_size), IMAGES)
     assert error.value.others == ()
 
@@ -161,7 +161,7 @@ def test_a_model_that_fails_by_itself_is_not_called_untraceable():
 @pytest.mark.parametrize(
     ("example", "message"),
     [
-        ((), "no example"), ((torch.zeros(2, 3, 8, 8, dtype=torch.uint8),), "uint8.*floating-point"),
+        ((), "no example"), ((torch.zeros(2, 3, 8, 8, dtype=torch.uint8),), "uint8.*tensors of floats"),
         ((torch.full((2, 3, 8, 8), torch.nan),), "NaN"), ((torch.zeros(0, 3, 8, 8),), "at least one image"),
         ((torch.zeros(3),), "dimension 0 must be a batch"), ((torch.zeros(2, 3, 8, 8), torch.zeros(2, 3)), "2 input"),
         ((torch.zeros(2, 3, 8, 8), torch.zeros(3, 3)), "different batch sizes"), (("images",), "str"),

@@ -111,7 +111,7 @@ def test_interpolation(agree, function):
         (lambda x: x.long(), "long"), (lambda x: x.to(torch.int32), "cast to torch.int32"),
         (lambda x: F.pad(x, (0, 0, 0, 0, 0, 0, 1, 1)), "padding of the batch"),
         (lambda x: x.view(x.size(0), -1, x.size(0) % 3 + 2), "mod"),
-        (lambda x: x.repeat(2, 1, 1, 1), "mixes up the images"),
+        (lambda x: x.repeat(2, 1, 1, 1), "mixes the images"),
         (lambda x: torch.cat([x, torch.zeros(2, 1, 4, 4)], 1), "constant"), (lambda x: x.expand(2, 4, 4, 4), "expand"),
         (lambda x: F.interpolate(x, scale_factor=1.5, recompute_scale_factor=True), "recomputed"),
         (lambda x: F.interpolate(x, size=2, mode="bilinear", antialias=True), "antialias"),

@@ -62,7 +62,7 @@ def test_agrees_with_the_model_for_every_batch(agree, function):
 def test_says_that_one_size_is_left_and_why(caplog):
     with caplog.at_level(logging.WARNING, "spikecal"):
         lower(Function(small_images_are_enlarged), (torch.randn(2, 3, 12, 10),))
-    assert "inputs of 3×12×10 only" in caplog.text
+    assert "only inputs of 3×12×10" in caplog.text
     assert "test_sized.py" in caplog.text
     caplog.clear()
     lower(Function(lambda x: F.avg_pool2d(x, 2)), (torch.randn(2, 3, 12, 10),))
@@ -78,7 +78,7 @@ def test_other_sizes_are_an_error_also_with_as_many_pixels(shape, tmp_path):
     images = torch.randn(2, 3, 6, 8)
     for snn in (result.snn, spikecal.load(tmp_path / "net.snn")):
         assert torch.equal(snn(images), result.snn(images))
-        with pytest.raises(DataError, match="one size it was converted for"):
+        with pytest.raises(DataError, match="only inputs of the size it was converted for"):
             snn(torch.randn(2, *shape))
 
 

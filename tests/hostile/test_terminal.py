@@ -47,7 +47,7 @@ def test_names_of_folders_classes_and_files_are_shown_escaped(run: Run, tmp_path
     image(tmp_path / "set" / CLEAR / "a.png")
     image(tmp_path / "set" / BYTES / "a.png")
     (tmp_path / "set" / BYTES / f"{CLEAR}.png").write_text("not an image")
-    (tmp_path / "set" / CLEAR / f"{BYTES}.txt").write_text("passed over")
+    (tmp_path / "set" / CLEAR / f"{BYTES}.txt").write_text("skipped")
     code, out, err = run("datasets", "check", "folder:set")
     assert code == 0
     harmless(out + err)

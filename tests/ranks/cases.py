@@ -9,18 +9,23 @@ from typing import Any
 
 import numpy as np
 import torch
+from detection.scenes import images as photographs
+from detection.scenes import tiny_detector
 from networks import images, residual
 from torch import Tensor, nn
 
 import spikecal
 from spikecal.data.card import Card
 from spikecal.data.sources import Data
+from spikecal.progress import Silent
 from spikecal.ranks import Ranks, current
 from spikecal.reproduce.run import make_plan, run
 from spikecal.reproduce.sizes import Sizes as TableSizes
 from spikecal.reproduce.tables import find
+from spikecal.reproduce.ways import Order, TwoPhase
 from spikecal.training.loop import train
 from spikecal.training.recipes import QUICK
+from spikecal.workdir import fingerprint
 
 EXACT: dict[str, dict[str, Any]] = {
     "lcp": {"pipeline": "lcp", "T": 4, "micro_batch": 3},
@@ -88,9 +93,21 @@ def exact(folder: Path) -> dict[str, Any]:
     found["evaluate"] = asdict(spikecal.evaluate(snn, (images(21), labels), ann=residual()))
     batches = [(images(n, seed=n), torch.zeros(n, dtype=torch.int64)) for n in (3, 1, 4)]
     found["batches"] = asdict(spikecal.evaluate(snn, batches))
+    detector = spikecal.detection.convert(tiny_detector(), photographs(4), T=4, pipeline="pc").at(4)
+    found["detected"] = [asdict(spikecal.detection.evaluate(detector, boxed(count))) for count in (1, 4)]
+    order = Order(
+        model=residual(), images=images(24), plan=spikecal.LCP, T=4, seed=0, workdir=None, memory=None,
+        progress=Silent(),
+    )  # fmt: skip
+    found["two-phase"] = fingerprint(TwoPhase().make(order).snn.state_dict().values(), [])
     made = spikecal.distill(residual(), 40, 12, batch=16, iterations=2, workdir=folder / "distilled")
     found["distilled"] = hashlib.sha256(made.images.numpy().tobytes()).hexdigest()
     return found
+
+
+def boxed(count: int, seed: int = 0) -> list[tuple[Tensor, dict[str, list[Any]]]]:
+    """Photographs with a box each."""
+    return [(image, {"boxes": [[4, 4, 30, 30]], "labels": [1]}) for image in photographs(count, seed)]
 
 
 def reproduced(folder: Path) -> dict[str, float]:
@@ -143,7 +160,7 @@ def learned(folder: Path) -> dict[str, list[float]]:
     return {**found, "trained": trained(folder)}
 
 
-def refusals() -> Iterator[tuple[str, Callable[[Ranks], Any]]]:
+def refusals(folder: Path) -> Iterator[tuple[str, Callable[[Ranks], Any]]]:
     """Calls that ranks make with something of their own, by what that is."""
 
     def version(ranks: Ranks) -> None:
@@ -165,12 +182,19 @@ def refusals() -> Iterator[tuple[str, Callable[[Ranks], Any]]]:
             (images(4, seed=ranks.rank), torch.zeros(4, dtype=torch.int64)),
         ),
     )
+    detector = tiny_detector()
+    yield "detected", lambda ranks: spikecal.detection.evaluate(detector, boxed(3, seed=ranks.rank))
+    own = [folder / f"of rank {i}" for i in range(3)]  # disks that ranks do not share
+    own[0].mkdir(exist_ok=True)
+    (own[0] / "checkpoint").write_text("of a training that rank 0 alone knows of")
+    yield "checkpoint", lambda ranks: trained(own[ranks.rank])
+    yield "directory", lambda ranks: converted(residual(), images(4), T=2, workdir=own[ranks.rank])
 
 
-def refused(ranks: Ranks) -> dict[str, str]:
+def refused(ranks: Ranks, folder: Path) -> dict[str, str]:
     """What each of these is refused with."""
     found = {}
-    for name, call in refusals():
+    for name, call in refusals(folder):
         try:
             call(ranks)
         except spikecal.ConfigError as error:

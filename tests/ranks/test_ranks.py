@@ -3,13 +3,14 @@
 import fcntl
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from killed import report_of
 
-from spikecal.ranks import Ranks
+from spikecal.ranks import Ranks, watch
 
 PROGRAM = Path(__file__).with_name("program.py")
 MINUTE = 60
@@ -43,7 +44,7 @@ def test_one_rank_and_several_give_the_same_bytes(report: dict[str, Any], count:
     assert first["exact"] == report["alone"]["exact"]
     for other in others:  # they count the same, and write nothing
         assert {name: found for name, found in other["exact"].items() if found is not None} == {
-            name: first["exact"][name] for name in ("evaluate", "batches", "distilled")
+            name: first["exact"][name] for name in ("evaluate", "batches", "detected", "two-phase", "distilled")
         }
 
 
@@ -76,7 +77,7 @@ def test_between_network_namespaces(report: dict[str, Any]) -> None:
     [
         ("killed", 1, "no longer answers"),
         ("stopped", 2, "no longer answers"),
-        ("asleep", 0, "has not got on for 20 s"),
+        ("asleep", 0, "has made no progress for 20 s"),
         ("frozen", 0, "no longer answers"),  # where all meet
     ],
 )
@@ -109,16 +110,25 @@ def test_an_error_of_one_rank_ends_all(report: dict[str, Any], count: int) -> No
         assert found["failed"].startswith("OSError" if rank == 1 else "RankError: rank 1: the disk is gone")
 
 
+def test_time_stands_still_while_a_job_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter([10.0, 11.0, 12.5, 3600.0, 3601.0])
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: next(moments)))
+    clock = watch.Clock()
+    assert [clock.now() for _ in range(4)] == [11.0, 12.5, 12.5, 13.5]
+
+
 # -- refusals --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_ranks_that_differ_are_refused(report: dict[str, Any], count: int) -> None:
     for found in ranks_of(report, count):
-        for what in ("version", "weights", "images", "settings", "evaluated"):
-            named = "images" if what == "evaluated" else what
+        for what in ("version", "weights", "images", "settings", "evaluated", "detected"):
+            named = "images" if what in ("evaluated", "detected") else what
             assert f"rank 1 differs from rank 0 in its {named}" in found["refused"][what]
         assert ".dev" in found["refused"]["version"]
+        for what in ("checkpoint", "directory"):
+            assert "is not there on all ranks" in found["refused"][what]
 
 
 @pytest.mark.parametrize("count", [2, 3])

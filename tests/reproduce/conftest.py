@@ -72,7 +72,7 @@ def reproduce(folder: Path, capsys: pytest.CaptureFixture[str]) -> Reproduce:
         assert code == 0
         lines = err.splitlines()
         assert len(set(lines)) == len(lines)  # nothing is said twice
-        known = ("is damaged and is measured again", "expected energy at T=", "held-out images", "a latency of")
+        known = ("is damaged: measuring it again", "expected energy at T=", "held-out images", "a latency of")
         assert all(any(words in line for words in known) for line in lines)
         written: dict[str, Any] = json.loads((folder / "out" / f"{name}.json").read_text())
         assert json.loads(out) == written

@@ -78,7 +78,7 @@ def test_table_picture_and_resuming(reproduce: Reproduce, folder: Path) -> None:
         "accuracy %",
         "energy, times the ANN's",
         "latency, steps",
-        "spikes an image",
+        "spikes per image",
         "pipeline that AUTO kept",
     ):
         assert f"| {head} | T=2 | T=3 |" in page

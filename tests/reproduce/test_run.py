@@ -139,7 +139,7 @@ def test_the_list_with_flags(capsys: pytest.CaptureFixture[str]) -> None:
     assert "datasets get cifar10" in tables["fakedata"]["needs"]
     for flags in (["--model", "resnet20"], ["--data", "cifar10"], ["--with", "vgg16"]):
         assert main(["reproduce", *flags]) == 2
-        assert "say which table" in capsys.readouterr().err
+        assert "name a table" in capsys.readouterr().err
 
 
 def test_all_test_images_are_those_of_the_whole_set_where_it_is_here(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["frob"], "there is no table 'frob'; there are clipround"),
+        (["frob"], "there is no table 'frob': choose from clipround"),
         (["lcp", "--model", "resnet21"], "unknown model 'resnet21'"),
         (["lcp", "--model", "resnet32"], "give --weights"),
         (["lcp", "--model", "resnet20", "--weights", "none.pt"], "no weights file none.pt"),

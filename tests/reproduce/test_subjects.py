@@ -89,6 +89,6 @@ def test_a_third_task_is_one_class(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     judged = [(claim["verdict"], claim["size"], claim["noise"]) for claim in summary["claims"]]
     assert judged == [("seen", 12.5, 0.0)] * 2
     page = markdown(summary)
-    seen = "on 3 images in all its parts; the paper has 5"
-    for words in ("| mIoU % | T=8 | T=16 |", "Points of mIoU", "Its scenes are small.", seen, "ANN 50.00 %"):
+    seen = "3 images for all its parts; the paper has 5"
+    for words in ("| mIoU % | T=8 | T=16 |", "In points of mIoU", "Its scenes are small.", seen, "ANN 50.00 %"):
         assert words in page

@@ -87,7 +87,7 @@ def test_long_columns_have_their_own_sizes(reproduce: Reproduce, folder: Path) -
     assert any(said.startswith("T=512 stands for the paper's T≥512: 1 seed, 10 test") for said in found["differences"])
     said = " ".join(reproduce("cifar", "-T", "512", "--long-images", "10")["differences"])
     assert "10 test images, calibrated on 32 images" in said
-    assert "a fixed" not in said and "Seeds: " not in said and "out of 256" not in said  # of the other columns
+    assert "a fixed" not in said and "Seeds: " not in said and "from 256" not in said  # of the other columns
 
 
 def test_sizes_by_steps(reproduce: Reproduce, folder: Path) -> None:
@@ -110,11 +110,11 @@ def test_sizes_by_steps(reproduce: Reproduce, folder: Path) -> None:
     assert ("Baseline + ACP beats Baseline + LCP", 8) not in compared
     said = found["differences"]
     assert "T=8: 1 seed, 10 test images." in said
-    assert "Baseline + ACP: up to T=4; beyond it was not measured, and cells are empty." in said
+    assert "Baseline + ACP: up to T=4; larger T were not measured, and cells are empty." in said
     page = (folder / "out" / "imagenet.md").read_text()
     ours = [line for line in page.splitlines() if line.startswith("| Baseline + ACP | ")][:2]  # accuracy and energy
     assert [line.endswith(" |  |") for line in ours] == [True, True]
-    assert "| T=2 | T=4 | T=8 |" in page and "T≥" not in page.partition("What the paper says")[0]
+    assert "| T=2 | T=4 | T=8 |" in page and "T≥" not in page.partition("What the paper claims")[0]
     # fewer than a calibrator would take by itself is said
     fewer = reproduce("imagenet", "-T", "8", *sizes, "--long-calibration", "16")
     assert "T=8: 1 seed, 10 test images, calibrated on 16 images." in fewer["differences"]
@@ -178,7 +178,7 @@ def test_time(reproduce: Reproduce, folder: Path) -> None:
         "Potential": 60,
         "Weights": 60,
     }
-    assert "| thresholds, before each of them |" in (folder / "out" / "time.md").read_text()
+    assert "| thresholds, before each of these |" in (folder / "out" / "time.md").read_text()
 
 
 def test_space_is_exact(reproduce: Reproduce) -> None:
@@ -201,10 +201,10 @@ def test_space_is_counted_at_the_size_of_the_images(reproduce: Reproduce, folder
 
 
 def test_pages_say_what_seeds_choose(reproduce: Reproduce) -> None:
-    all_serve = "Calibration: npz:images.npz has 60 training images and all serve for thresholds"
+    all_serve = "Calibration: npz:images.npz has 60 training images, all used for thresholds"
     assert f"{all_serve}." in reproduce("bn", "-T", "2")["differences"]
     assert f"{all_serve}." in reproduce("lcp", "-T", "2")["differences"]
-    drawn = "what each iteration of weights draws"
+    drawn = "the minibatches of weights calibration"
     assert f"{all_serve}; seeds choose {drawn}." in reproduce("acp", "-T", "2")["differences"]
     fewer = "16 for weights"
     said = reproduce("acp", "-T", "2", "--weights-images", "16")["differences"]
@@ -291,7 +291,7 @@ def test_images_that_cannot_be_read_are_left_out_and_said(
     found = reproduce("bn", "-T", "2", "--data", "folder:set", "--images", "24")["networks"][0]
     assert found["ann"][0]["images"] == found["rows"][0]["columns"]["2"]["images"] == 23
     said = json.loads((folder / "out" / "bn.json").read_text())["differences"]
-    assert any(s.startswith("Images that cannot be read were left out, 2 at most in a cell") for s in said)
+    assert any(s.startswith("Unreadable images were left out, at most 2 per cell") for s in said)
     flags = ["--data", "folder:set", "--images", "24", "-T", "2", "--strict", "-o", "strict"]
     assert main(["reproduce", "bn", "--model", "nets.py:make", *flags]) == 2
     assert "set: 1 unreadable: " in (said := capsys.readouterr().err) and "00.png" in said
@@ -305,10 +305,10 @@ def test_differences_are_said(reproduce: Reproduce) -> None:
     for words in (
         "Network: nets.py:plain on npz:images.npz; the paper's table has ResNet-34 on ImageNet",
         "nets.py:plain has no BN; the paper's table is about networks with BN",
-        "npz:images.npz has 60 training images and all serve for thresholds",
+        "npz:images.npz has 60 training images, all used for thresholds",
         "a fixed 20 of the 30 test images",
-        "3 iterations a layer of 16 images, by Adam at 1e-3, not SGD at 1e-5; the paper has 5,000",
-        "out of 256 images; the paper has 1,024",
+        "3 iterations per layer of 16 images, by Adam at 1e-3, not SGD at 1e-5; the paper has 5,000",
+        "from 256 images; the paper has 1,024",
         "Not measured: T=16, 32.",
         "Seeds: 2; the paper has 5",
     ):
@@ -393,7 +393,7 @@ def test_the_embedded_network_is_the_default(capsys: pytest.CaptureFixture[str])
     assert "resnet20, demo; ANN " in out
     assert "MMSE + ClipRound" in out
     assert "bn.md" in out
-    for title in ("What the paper says of it", "What is different from the paper", "The paper's figures, quoted"):
+    for title in ("What the paper claims", "Differences from the paper", "The paper's figures, quoted"):
         assert f"\n{title}\n" in out
     assert "\n MMSE + ClipRound " in out.partition("quoted")[2]  # the paper's rows
     assert "| ---" not in out

@@ -271,7 +271,7 @@ def test_thresholds_for_other_channels_are_a_clear_line(result: spikecal.Result,
     op = next(op for op in snn.ops.values() if hasattr(op, "theta"))
     op.theta, op.v_init, op.bias = nn.Parameter(torch.ones(3)), None, None
     snn.save(tmp_path / "bad.snn")
-    with pytest.raises(FileError, match="'relu' reads 8 channels and has theta for 3"):
+    with pytest.raises(FileError, match="'relu' reads 8 channels, but has theta for 3"):
         spikecal.load(tmp_path / "bad.snn")
 
 

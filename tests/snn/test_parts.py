@@ -1,5 +1,6 @@
 """Large images run some steps at a time: the same spikes as all at once, in calibration and afterwards."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +31,11 @@ def steps_taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The steps of every call that moves a stage on, as they come."""
     taken: list[int] = []
 
-    def watched(*args: Any) -> Any:
-        taken.append(args[2])
-        return execute.advance(*args)
+    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: taken.append(args[2]) or function(*args)  # type: ignore[func-returns-value]
 
-    monkeypatch.setattr(view, "advance", watched)
-    monkeypatch.setattr(walk, "advance", watched)
+    monkeypatch.setattr(view, "emit", watched(execute.emit))
+    monkeypatch.setattr(walk, "advance", watched(execute.advance))
     return taken
 
 

@@ -84,10 +84,10 @@ def test_large_images_are_recorded_a_few_steps_at_a_time(monkeypatch: pytest.Mon
 
 
 def test_what_cannot_be_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match=r"record is a list of layers of neurons, as in run.spikes, not True"):
+    with pytest.raises(DataError, match=r"record must be a list of layers of neurons, as in run.spikes, not True"):
         simple()[0].run(images(2, 6), record=True)  # type: ignore[arg-type]
     snn = converted()
-    with pytest.raises(DataError, match="no layer of neurons 'relu9'; there are relu"):
+    with pytest.raises(DataError, match="no layer of neurons 'relu9': choose from relu"):
         snn.run(X, record=["relu9"])
     with pytest.raises(DataError, match="name some in record"):
         snn.run(X, potentials=True)
@@ -117,7 +117,7 @@ def test_frames_are_one_for_each_step() -> None:
     with pytest.raises(DataError, match=r"for frames over time, \[T, N, ...\], give over_time=True"):
         simple()[0](torch.rand(8, 2, 3, 6, 6))
     snn = converted()
-    with pytest.raises(DataError, match=r"are 8 frames \[T, N, ...\], one for each step, not \[7, 4, 2, 8, 8\]"):
+    with pytest.raises(DataError, match=r"must be 8 frames \[T, N, ...\], one per step, not \[7, 4, 2, 8, 8\]"):
         snn.run(torch.zeros(7, 4, 2, 8, 8), over_time=True)
 
 

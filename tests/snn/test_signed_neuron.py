@@ -106,5 +106,5 @@ def test_it_is_for_linear_values_alone() -> None:
         Pipeline.from_dict({"neuron": SIGNED.name})
     with pytest.raises(ValueError, match="negative levels"):
         SignedSpike(neuron=IntegrateAndFire())
-    with pytest.raises(ValueError, match="no clip"):
+    with pytest.raises(ValueError, match="must not have a clip"):
         SignedSpike(clip=6.0)

@@ -255,7 +255,7 @@ def test_what_cannot_wait_is_refused() -> None:
     for waits, words in (
         ({joint: 1}, "cannot wait"),
         ({"nobody": 1}, "nobody cannot wait"),
-        ({neurons: T}, f"waits {T} steps; it must be 0 to T-1, here {T - 1}"),
+        ({neurons: T}, f"waits {T} steps: give 0 to T-1, here {T - 1}"),
         ({neurons: -1}, "waits -1 steps"),
         ({neurons: 1.0}, "waits 1.0 steps"),
     ):
@@ -353,3 +353,31 @@ def test_a_file_has_the_waits_and_only_then_another_format(tmp_path: Path) -> No
     snn.save(tmp_path / "plain.snn")
     plain, waits = ((tmp_path / f"{name}.snn").read_bytes() for name in ("plain", "late"))
     assert b'\\"format\\": 2' in plain and b'\\"format\\": 3' in waits and b"waits" not in plain
+
+
+def test_steps_that_enter_at_once_are_one_pass_over_their_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a layer waits w of five steps, its first w + 1 are one pass; not those whose mean would round, of three."""
+    x, seen = dyadic_images(2), list[int]()
+    one_layer = nn.Sequential(nn.Conv2d(2, 2, 1), nn.ReLU(), nn.Conv2d(2, 2, 1), nn.ReLU(), nn.Conv2d(2, 2, 1))
+    for p in one_layer.parameters():
+        p.data = (16 * p.data).round().abs() / 16
+    plain = converted(one_layer.eval(), x[:, :2], T=5)
+    second = plain.stages[1]
+    forward = type(second.nodes[0].op).forward
+
+    def counted(op: Any, x: Tensor, shapes: Any = ()) -> Tensor:
+        if op is snn.stages[1].nodes[0].op:
+            seen.append(len(x) // 2)
+        return forward(op, x, shapes)
+
+    for wait, steps in ((0, 5), (1, 4), (2, 5), (3, 2)):
+        snn = SpikingNetwork(plain.graph.clone(), 5, {second.name: wait} if wait else {})
+        with monkeypatch.context() as patch:
+            patch.setattr(type(second.nodes[0].op), "forward", counted)
+            seen.clear()
+            run = snn.run(x[:, :2])
+        assert seen[-1] == steps, wait  # before it one image, for shapes
+        snn.reset()
+        for _ in range(snn.latency):
+            stepwise = snn.step(x[:, :2])
+        torch.testing.assert_close(run.outputs[-1], stepwise, rtol=0, atol=0)

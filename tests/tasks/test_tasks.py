@@ -59,7 +59,7 @@ def test_the_command_line_prints_what_the_task_gives(tmp_path: Path, capsys: pyt
     show(found, machine=False)
     printed = capsys.readouterr().out
     titles = [part.title for part in found.parts if isinstance(part, Table)]
-    assert titles == [str(file), "After every step, made for T = 2"] and all(title in printed for title in titles)
+    assert titles == [str(file), "After every step, network for T = 2"] and all(title in printed for title in titles)
     assert made.facts["summary"]["networks"][0]["rates"] == found.facts["networks"][0]["rates"]
     assert isinstance(made.parts[-1], Line) and made.parts[-1].text.startswith(f"{file}: ")
 

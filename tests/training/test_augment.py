@@ -199,7 +199,7 @@ def test_image_files_of_any_size_become_batches(tmp_path: Path) -> None:
         assert "\n" not in str(raised.value)
     (tmp_path / "class0" / "0.png").unlink()
     data = load_data(f"folder:{tmp_path}", "train")
-    with pytest.raises(DataError, match="differ in size and bare has no input size"):
+    with pytest.raises(DataError, match="differ in size, but bare has no input size"):
         list(Feed(data, Card(name="bare"), plain.changed(batch=4), CPU, workers=0).batches(0))
 
 

@@ -128,13 +128,13 @@ def test_the_documented_file_is_complete() -> None:
         ({"warm_up": 1.0}, "warm_up"),
         ({"ema": 1.0}, "ema"),
         ({"precision": "float16"}, "precision must be float32 or bfloat16"),
-        ({"augment": ["blur"]}, "no augmentation 'blur'; there are crop"),
+        ({"augment": ["blur"]}, "no augmentation 'blur': choose from crop"),
         ({"augment": "flip"}, "augment cannot be 'flip'"),
         ({"augment": ["flip", "flip"]}, "nothing twice"),
-        ({"augment": ["crop", "resized-crop"]}, "one crop at most"),
+        ({"augment": ["crop", "resized-crop"]}, "at most one crop"),
         ({"jitter": [0.1, 0.1]}, "brightness, contrast"),
         ({"depth": 3}, "no setting 'depth'"),
-        ({"preset": "slow"}, "no recipe 'slow'; there are cifar"),
+        ({"preset": "slow"}, "no recipe 'slow': choose from cifar"),
     ],
 )
 def test_what_cannot_be_is_refused(settings: dict[str, Any], reason: str) -> None:

@@ -83,7 +83,7 @@ def test_what_is_left_out_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFix
     torch.save(LIGHTNING, tmp_path / "last.ckpt")
     with caplog.at_level(logging.INFO, "spikecal"):
         load_weights(residual(), tmp_path / "last.ckpt")
-    assert "the weights under model are used, and confusion, loss.weight are not" in caplog.text
+    assert "using the weights under model, but not confusion, loss.weight" in caplog.text
 
 
 def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""What networks lose, need and cost, measured, and drawn."""
+"""Measure and plot what networks lose, need and cost."""

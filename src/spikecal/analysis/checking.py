@@ -1,4 +1,4 @@
-"""`spikecal.check`: a dry run. What a network would become, what is refused and why, memory and time."""
+"""`spikecal.check`: a dry run that shows what a network would become, what is refused and why, memory and time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ from spikecal.progress import duration
 from spikecal.tables import Table
 from spikecal.tensors import as_tensor
 
-NAMED = 4  # linear values
+NAMED = 4  # linear values listed by name
 COLUMNS = ("stage", "kind", "operations", ">shape", ">parameters")
 
 
 @dataclass(frozen=True, repr=False)
 class Check:
-    """Whether a network converts. `refused` has an error for every place that does not, `estimate` what it would take.
+    """Whether a network converts. `refused` has an error for every place that does not; `estimate` is its cost.
 
-    `stages` are those it would have: name, kind, operations, shape and parameters of each.
+    `stages` are the stages it would have: name, kind, operations, shape and parameters of each.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Check:
         return [] if self.estimate is None else self.estimate.stages
 
     def table(self) -> Table:
-        """Its stages, or the places that are refused."""
+        """Its stages, or the refused places."""
         if self.estimate is None:
             rows = [(error.layer, error.found, error.hint) for error in self.refused]
             return Table(f"{self.name}: refused", ("layer", "found", "what to do"), rows)
@@ -75,13 +75,13 @@ def check(
     keep: Sequence[str] = (),
     device: Device = None,
 ) -> Check:
-    """A dry run on some images `x` `[N, ...]`: nothing is converted, and what cannot be is not raised but told."""
+    """A dry run on some images `x` `[N, ...]`: nothing is converted, and refusals are returned rather than raised."""
     check_model(model)
     model = placed(model, device_of(device))
     (steps,) = steps_of(T)
     images = as_tensor(x)
     if not isinstance(images, Tensor) or not images.is_floating_point() or images.ndim < 2 or not len(images):
-        raise DataError("check takes some images as a tensor of floats [N, ...], normalised as in training")
+        raise DataError("check needs some images as a tensor of floats [N, ...], normalised as in training")
     name, home = type(model).__name__, home_of(model)
     try:
         found = estimate(model, images.to(*home), checked_keep(keep), steps, resolve_plan(pipeline))
@@ -91,7 +91,7 @@ def check(
 
 
 def linear_lines(found: LinearValues) -> list[str]:
-    """What is to be known of linear values that weighted layers read, and of the ways to handle them."""
+    """What to know about linear values that weighted layers read, and the ways to handle them."""
     count = len(found.names)
     if count == 0:
         return []
@@ -107,7 +107,7 @@ def linear_lines(found: LinearValues) -> list[str]:
 
 
 def stage_rows(stages: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """A line a stage, for tables with `COLUMNS`."""
+    """One line per stage, for tables with `COLUMNS`."""
     return [
         (f["stage"], f["kind"], ", ".join(f["operations"]), "×".join(map(str, f["shape"])), f"{f['parameters']:,}")
         for f in stages

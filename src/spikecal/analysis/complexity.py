@@ -1,4 +1,4 @@
-"""What a conversion costs: seconds by phase and stage, and bytes of a parameter set."""
+"""The cost of a conversion: seconds by phase and stage, and bytes of a parameter set."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class StageTime:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of a conversion: `phases` are lowering, thresholds and each T; `stages` what of a T each stage took."""
+    """Seconds of a conversion: `phases` are lowering, thresholds and each T; `stages` split each T."""
 
     phases: dict[str, float]
     stages: list[StageTime]
@@ -42,7 +42,7 @@ def timing(result: Result) -> Timing:
 
 
 def parameter_numbers(graph: Graph, inputs: Sequence[Tensor]) -> dict[str, int]:
-    """How many numbers each kind of calibration sets for images like `inputs`: every T has its own set of them."""
+    """How many parameters each kind of calibration sets for images like `inputs`: every T has its own set."""
     stages, shapes = partition(graph), shapes_of(graph, inputs)
     return {
         "bias": sum(_channels(stage, shapes) for stage in stages if Bias().applies(stage)),

@@ -1,8 +1,8 @@
-"""Energy as the paper counts it: multiplications of the ANN against additions that spikes cause in the SNN.
+"""Energy as the paper counts it: multiplications of the ANN against additions caused by spikes of the SNN.
 
-4.6 pJ a multiply-accumulate and 0.9 pJ an addition (45 nm, float32). A spike costs as many additions as it has synapses
-in the layers that read it: `SOPs = sum_t sum_i [spike_i(t)] fanout_i`. A product with the zeros of padding is no
-operation, on either side, so a network that fires at every step has T times as many SOPs as the ANN has MACs.
+4.6 pJ per multiply-accumulate and 0.9 pJ per addition (45 nm, float32). A spike costs one addition per synapse
+in the layers that read it: `SOPs = sum_t sum_i [spike_i(t)] fanout_i`. A product with the zeros of padding is not an
+operation on either side, so a network that fires at every step has T times as many SOPs as the ANN has MACs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,24 +33,24 @@ from spikecal.snn.execute import Shapes, shapes_of
 from spikecal.snn.network import SpikingNetwork
 
 DELAY_LINES = "delay lines"  # the name of their line
-SIZES = 16  # of images whose fan-outs are remembered: those of large images take memory
+SIZES = 16  # of images with cached fan-outs: those of large images take memory
 Kind = Literal["once", "spikes", "analog", "skip"]
 
 
 @dataclass(frozen=True)
 class LayerEnergy:
-    """One weighted layer, per image. `kind` is what it reads, and so what it costs the SNN:
+    """One weighted layer, per image. `kind` is what it reads, which determines its cost in the SNN:
 
-    `once`: the image, or what is made of it without a neuron, the same at every step: its MACs, once. `spikes`: a SOP
-    for each spike and synapse. `analog`: currents that change from step to step: its MACs, T times. `skip`: no weights,
-    spikes that are added to a neuron's current, a SOP each.
+    `once`: the image, or a value computed from it without neurons, constant in time: its MACs, once. `spikes`: one SOP
+    per spike and synapse. `analog`: currents that change from step to step: its MACs, T times. `skip`: no weights,
+    spikes added to a neuron's current, one SOP each.
     """
 
     name: str
     stage: str
     kind: Kind
     macs: float  # of the ANN
-    nominal_macs: float  # the same with those by the zeros of padding, as they are often counted
+    nominal_macs: float  # including products with the zeros of padding, as often counted
     sops: float
     snn_macs: float
 
@@ -65,7 +65,7 @@ class LayerEnergy:
 
 @dataclass(frozen=True)
 class Line:
-    """What is not a synapse, per image, in operations of 0.9 pJ: the ANN's and the SNN's."""
+    """Operations of 0.9 pJ other than synapses, per image: the ANN's and the SNN's."""
 
     name: str
     ann: float
@@ -74,9 +74,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Energy:
-    """Operations and energy of one image. `ann_pj`, `snn_pj` and `ratio` are of synapses alone, as in the paper.
+    """Operations and energy of one image. `ann_pj`, `snn_pj` and `ratio` count synapses alone, as in the paper.
 
-    `lines` are pooling, sums, bias, comparisons, neuron updates and delay lines; `ratio_with_all` has them on both
+    `lines` are pooling, sums, bias, comparisons, neuron updates and delay lines; `ratio_with_all` counts them on both
     sides. `spikes` are those of all layers.
     """
 
@@ -120,7 +120,7 @@ class Energy:
 
     @property
     def break_even(self) -> float | None:
-        """After how many steps of such firing the SNN has cost as much as the ANN; None if it never does."""
+        """The number of steps after which the SNN, firing at this rate, has cost as much as the ANN; None if never."""
         once = sum(layer.snn_pj for layer in self.layers if layer.kind == "once")
         step = (self.snn_pj - once) / self.T
         return (self.ann_pj - once) / step if step > 0 else None
@@ -147,7 +147,7 @@ class Energy:
 
 
 def stored_costs(energy: Energy | None) -> dict[str, float | None]:
-    """What a file keeps of it; None for what was not counted."""
+    """The values that a file keeps; None if not counted."""
     names = {"energy_ratio": "ratio", "delayed": "delayed", "spikes": "spikes"}
     return {name: None if energy is None else getattr(energy, of) for name, of in names.items()}
 
@@ -162,7 +162,7 @@ def measure_energy(snn: SpikingNetwork, *inputs: Tensor) -> Energy:
 
 @dataclass
 class _Value:
-    """How a value behaves in time; if it is made of spikes, `spikes` `[N or 1, ...]` says how many reach an element."""
+    """How a value behaves in time; if it consists of spikes, `spikes` `[N or 1, ...]` counts those at each element."""
 
     kind: Literal["once", "spikes", "analog"]
     spikes: Tensor | None = None
@@ -196,15 +196,17 @@ class EnergyMeter:
     def __post_init__(self) -> None:
         self.graph: Graph = self.network.graph
         self.T: int = self.network.T
+        self._run = self.T  # steps of the current batch
         self._ends = stage_ends(self.graph)
         nodes = [node for node in self.graph.nodes.values() if not isinstance(node.op, (Spike, Joint))]
         self._biased = {self._ends[node.name] for node in nodes if {"bias", "shift"} & node.op.tensors().keys()}
-        # All that happens to counts is linear, and images can be added up first, unless spikes are max-pooled.
+        # Counts are processed linearly, so images can be added up first, unless spikes are max-pooled.
         self._together = not any(isinstance(n.op, MaxPool) and n.op.of == "spikes" for n in self.graph.nodes.values())
 
     @torch.no_grad()
-    def add(self, inputs: Sequence[Tensor], spikes: Mapping[str, Tensor]) -> None:
-        """Count one batch: its images, and how often each neuron fired `[N, ...]`, by layer."""
+    def add(self, inputs: Sequence[Tensor], spikes: Mapping[str, Tensor], steps: int | None = None) -> None:
+        """Count one batch: its images, and how often each neuron fired `[N, ...]`, by layer, in `steps` or all T."""
+        self._run = self.T if steps is None else steps
         key = tuple(tuple(x.shape[1:]) for x in inputs)
         if key not in self._shapes:
             if len(self._shapes) == SIZES:
@@ -221,12 +223,12 @@ class EnergyMeter:
                 self._delayed(values[name], n * prod(shapes[name][1:]), lead)
 
     def tallies(self) -> dict[str, Any]:
-        """What was counted so far, as plain data: whole numbers, all of them."""
+        """The counts so far, as plain data: all of them integers."""
         layers = {name: astuple(tally) for name, tally in self._layers.items()}
         return {"images": self.images, "spikes": self.spikes, "layers": layers, "lines": self._lines}
 
     def merge(self, tallies: Mapping[str, Any]) -> None:
-        """Add what another meter of the same network counted."""
+        """Add the counts of another meter of the same network."""
         self.images += tallies["images"]
         self.spikes += tallies["spikes"]
         for name, (stage, kind, *counts) in tallies["layers"].items():
@@ -275,11 +277,11 @@ class EnergyMeter:
         return _Value(kind, passed)
 
     def _has_bias(self, end: Node, kind: str) -> bool:
-        """Whether something is added at every step: all biases of a stage are one, at its end."""
+        """Whether a bias is added at every step: all biases of a stage count as one, at its end."""
         return "bias" in end.op.tensors() or (kind != "once" and end.name in self._biased)
 
     def _steps(self, kind: str) -> int:
-        return 1 if kind == "once" else self.T
+        return 1 if kind == "once" else self._run
 
     def _neurons(self, node: Node, arriving: _Value, fired: Tensor, size: int) -> _Value:
         op = node.op
@@ -287,22 +289,22 @@ class EnergyMeter:
         if arriving.spikes is not None:
             self._skip(node.name, arriving.spikes)
         if self._has_bias(node, arriving.kind):
-            self._line("bias", 0, self.T * size)
-        self._line("comparisons", size, self.T * size)
-        # The current is added at every step, and every spike resets.
+            self._line("bias", 0, self._run * size)
+        self._line("comparisons", size, self._run * size)
+        # The current is added at every step, and every spike subtracts once.
         counts = fired.float().sum(0, keepdim=True).double() if self._together else fired.double()
         fires = float(counts.sum())
         self.spikes += fires
-        self._line("neuron updates", 0, self.T * size + fires)
+        self._line("neuron updates", 0, self._run * size + fires)
         return _Value("spikes", counts)
 
     def _delayed(self, value: _Value, size: int, lead: int) -> None:
-        """What is early is held: a spike, or a number at every step, moves on once a step of its lead.
+        """Early values are held: a spike, or a number at every step, moves on once per step of its lead.
 
-        The image, and what is made of it alone, is the same at every step: nothing is to be held.
+        The image, and values computed from it alone, are the same at every step: nothing needs to be held.
         """
         if value.kind != "once":
-            held = self.T * size if value.spikes is None else float(value.spikes.sum(dtype=torch.float64))
+            held = self._run * size if value.spikes is None else float(value.spikes.sum(dtype=torch.float64))
             self._line(DELAY_LINES, 0, lead * held)
 
     def _weighted(self, node: Node, read: _Value, shapes: Shapes, n: int) -> _Value:
@@ -329,7 +331,7 @@ class EnergyMeter:
     def _sum(self, node: Node, inputs: list[_Value], size: int) -> _Value:
         kinds = {value.kind for value in inputs}
         terms = sum(value.kind != "spikes" for value in inputs)  # spikes are counted as synapses
-        steps = 1 if kinds == {"once"} else self.T
+        steps = 1 if kinds == {"once"} else self._run
         self._line("sums", (len(inputs) - 1) * size, steps * max(0, terms - 1) * size)
         if kinds == {"spikes"}:
             total = inputs[0].spikes
@@ -347,7 +349,7 @@ class EnergyMeter:
         tally.sops += float(spikes.sum(dtype=torch.float64))
 
     def _passed(self, node: Node, inputs: list[_Value], shapes: Shapes) -> Tensor | None:
-        """How many spikes reach each element of the node's value; None where it only has parts of spikes."""
+        """How many spikes reach each element of the node's value; None if spikes reach it only in parts."""
         counts = [value.spikes for value in inputs]
         assert all(c is not None for c in counts)
         op = node.op
@@ -360,7 +362,7 @@ class EnergyMeter:
         if isinstance(op, Upsample) and not op.mode.startswith("nearest"):
             return None
         if isinstance(op, Pad) and op.mode == "constant":
-            op = Pad(pad=op.pad)  # what is filled in is no spike
+            op = Pad(pad=op.pad)  # padding adds no spikes
         references = [shapes[name] for name in (*node.inputs[:1], *node.shape_refs)]
         reached: Tensor = op(*counts, shapes=references)
         return reached

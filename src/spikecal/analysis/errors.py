@@ -7,8 +7,8 @@ current at the neurons and a the ANN's activation of it:
     r - s = (a - min(a, theta)) + (min(a, theta) - q) + (q - s) + (r - a)  clipping, flooring, unevenness, weights
 
 where q is the closed form of the spike count for a constant current c (paper, eq. of ClipFloor, with the neuron's own
-bias and initial potential in it, so flooring includes what rounding and calibration add). Signed neurons clip at -theta
-too. The last term is there only where weights were calibrated. Sums of squares do not add up, but signed means do.
+bias and initial potential, so flooring includes what rounding and calibration add). Signed neurons also clip at
+-theta. The last term is zero unless weights were calibrated. Sums of squares do not add up, but signed means do.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ PARTS = ("total", "input", "local", "flooring", "clipping", "unevenness", "weigh
 
 @dataclass(frozen=True)
 class Part:
-    """One part of the error, per channel `[C]`: its mean over images and positions, and its sum of squares an image."""
+    """One part of the error per channel `[C]`: its mean over images and positions, and its sum of squares per image."""
 
     mean: Tensor
     squared: Tensor
@@ -44,13 +44,13 @@ class Part:
 
 @dataclass(frozen=True)
 class LayerErrors:
-    """One stage. All tensors are float64 `[C]`; a joint has no neurons, and None for what is of neurons."""
+    """One stage. All tensors are float64 `[C]`; a joint has no neurons, so values about neurons are None."""
 
     stage: str
     kind: str
-    depth: int  # stages after it on the longest way to an output: n - l
+    depth: int  # stages after it on the longest path to an output: n - l
     parts: dict[str, Part]
-    squared: Tensor  # ||x||^2 an image
+    squared: Tensor  # ||x||^2 per image
     threshold: Tensor | None
     rate: Tensor | None  # spikes per neuron and step
     saturated: Tensor | None  # share of neurons that fire at every step, over images
@@ -58,7 +58,7 @@ class LayerErrors:
 
     @property
     def relative(self) -> Tensor:
-        """`||x - s||^2 / ||x||^2` of every channel. One that is 0 in the ANN has none: NaN, or infinite if it fires."""
+        """`||x - s||^2 / ||x||^2` of every channel. For one that is 0 in the ANN: NaN, or infinite if it fires."""
         return self.parts["total"].squared / self.squared
 
     def share(self, part: str = "total") -> float:
@@ -68,7 +68,7 @@ class LayerErrors:
 
     @property
     def objective(self) -> float:
-        """This layer's term of the paper's objective: `2^(n-l+1) ||e_c||^2` an image."""
+        """This layer's term of the paper's objective: `2^(n-l+1) ||e_c||^2` per image."""
         return 2.0 ** (self.depth + 1) * float(self.parts["local"].squared.sum())
 
 
@@ -82,7 +82,7 @@ class NetworkErrors:
 
     @property
     def objective(self) -> float:
-        """`sum_l 2^(n-l+1) ||e_c^l||^2` an image (paper, eq. after theorem 1)."""
+        """`sum_l 2^(n-l+1) ||e_c^l||^2` per image (paper, eq. after theorem 1)."""
         return sum(layer.objective for layer in self.layers)
 
     def layer(self, stage: str) -> LayerErrors:
@@ -95,7 +95,7 @@ class NetworkErrors:
         return [layer for layer in self.layers if layer.threshold is not None]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data: per layer its shares, and per channel everything."""
+        """Plain data: shares per layer, and everything per channel."""
         return {
             "T": self.T,
             "images": self.images,
@@ -113,7 +113,7 @@ def measure_errors(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> NetworkErrors:
-    """Errors of `snn` against the network it was made of, on `count` of `images` (as `convert` takes them)."""
+    """Errors of `snn` relative to its source model, on `count` of `images` (as `convert` takes them)."""
     home = next(snn.parameters())
     chosen = collect(images, count, len(snn.graph.inputs()), seed)
     chosen = [tuple(x.to(home.device, home.dtype) for x in image) for image in chosen]
@@ -137,15 +137,15 @@ def ann_graph(ann: nn.Module | Graph, snn: SpikingNetwork, example: Sequence[Ten
     if isinstance(ann, nn.Module):
         keep = snn.origin.keep
         if snn.head is not None and not keep:
-            raise ConfigError("this network has an analog head: give the graph it was made of, not the model")
+            raise ConfigError("this network has an analog head: give the graph it was made from, not the model")
         ann = staged(ann, tuple(torch.cat([x, x]) for x in example), keep, snn.origin.joints)
     if describe(ann) != describe(snn.graph):
-        raise ConfigError("the model is not the one this spiking network was made of: their operations differ")
+        raise ConfigError("this spiking network was made from a different source model: their operations differ")
     return ann
 
 
 def depths_of(stages: Sequence[Stage]) -> dict[str, int]:
-    """How many stages follow each one on the longest way to an output; 0 for the last."""
+    """How many stages follow each one on the longest path to an output; 0 for the last."""
     depths = {stage.name: 0 for stage in stages}
     for stage in reversed(stages):
         for name in stage.inputs:
@@ -184,7 +184,7 @@ class StageRun:
 
 @torch.no_grad()
 def walk(stages: Sequence[Stage], snn: SpikingNetwork, batch: Sequence[Tensor], shapes: Shapes) -> Iterator[StageRun]:
-    """Every stage of one batch in running order, the ANN's beside the SNN's."""
+    """Every stage on one batch in running order, the ANN's values beside the SNN's."""
     inputs = snn.input_values(tuple(batch))
     means = Edges(Windows(1, stages))
     for name, value in inputs.items():
@@ -201,7 +201,7 @@ def walk(stages: Sequence[Stage], snn: SpikingNetwork, batch: Sequence[Tensor], 
 def _run(stage: Stage, T: int, x: Tensor, r: Tensor, mean: Tensor, emission: Emission) -> StageRun:
     op = stage.end.op
     if not isinstance(op, Spike):
-        return StageRun(x, r, mean, mean, mean, None, None)  # what differs is the joint's own weights and bias
+        return StageRun(x, r, mean, mean, mean, None, None)  # the only difference is the joint's own weights and bias
     assert emission.total is not None
     arriving = emission.arriving.mean(0)
     cells = op.cells(arriving.ndim)
@@ -262,7 +262,7 @@ class _Tally:
             facts["threshold"] = op.theta.detach().double().expand_as(self.spikes).cpu()
             facts["rate"] = (self.spikes / (self.elements * T)).cpu()
             facts["saturated"] = (self.saturated.double() / self.elements).cpu()
-            # Images of two sizes have neurons of their own.
+            # Images of different sizes have different neurons.
             alive = torch.cat([self._rows(f.unsqueeze(0)) for f in self.fired.values()], 1)
             facts["dead"] = (1 - alive.mean(1)).cpu()
         squared = (self.target / images).cpu()

@@ -1,30 +1,28 @@
-"""What a conversion would be made of and what it would take, from one pass of the network."""
+"""Estimate the stages and the cost of a conversion from one pass of the network."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from torch import Tensor, nn
 
-from spikecal.calibration.cache import level_bits
 from spikecal.calibration.expected import Expected, expected_energy, expected_rate
 from spikecal.calibration.sweep import observe
 from spikecal.clock import fastest
 from spikecal.graph.graph import Graph
 from spikecal.graph.joints import DEFAULT, LinearValues, arranged, linear_values
 from spikecal.graph.lowering.lower import lower
-from spikecal.graph.ops import Spike
-from spikecal.graph.stages import Stage, last_uses, partition
-from spikecal.phases import MEASURED, image_passes, images_of
-from spikecal.pipeline import Auto, Pipeline, Plan
+from spikecal.graph.stages import Stage, partition
+from spikecal.phases import MEASURED
+from spikecal.pipeline import Pipeline, Plan
+from spikecal.planning import passes, peak_bytes
 from spikecal.progress import Silent
 from spikecal.snn.execute import Shapes, shapes_of
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Facts of every stage, time and memory of the conversion for one T, and the energy of the network."""
+    """Facts about every stage, time and memory of the conversion for one T, and energy of the network."""
 
     stages: list[dict[str, Any]]
     seconds: float
@@ -34,18 +32,18 @@ class Estimate:
 
 
 def estimate(network: nn.Module, images: Tensor, keep: Sequence[str], T: int, plan: Plan) -> Estimate:
-    """Lower the network and time a pass over `images`; `ConversionError` where it cannot be converted."""
+    """Lower the network and time a pass over `images`; raises `ConversionError` if it cannot be converted."""
     lowered = lower(network, (images[:2],), keep)
     graph, linear = arranged(lowered, (images,), DEFAULT), linear_values(lowered, (images,))
     stages, shapes = partition(graph), shapes_of(graph, (images,))
     seconds = fastest(lambda: graph.run(images)) / len(images) * passes(plan, T)
     facts = [_facts(stage, shapes) for stage in stages]
     energy = _energy(graph, images, shapes, T, plan.fixed)
-    return Estimate(facts, seconds, peak_bytes(stages, shapes, T, plan.fixed), linear, energy)
+    return Estimate(facts, seconds, peak_bytes(stages, shapes, T, _swept(plan.fixed)), linear, energy)
 
 
 def _energy(graph: Graph, images: Tensor, shapes: Shapes, T: int, pipeline: Pipeline) -> Expected:
-    """With the thresholds that the pipeline would find on these images."""
+    """The expected energy, with the thresholds that the pipeline would find on these images."""
     rates = {}
     for name, seen in observe(graph, [(images,)], [shapes], Silent()).items():
         op: Any = graph.nodes[name].op
@@ -54,32 +52,9 @@ def _energy(graph: Graph, images: Tensor, shapes: Shapes, T: int, pipeline: Pipe
     return expected_energy(graph, shapes, rates, T)
 
 
-def passes(plan: Plan, T: int) -> float:
-    """The work of a conversion in passes of the ANN over one image: thresholds, sweeps, iterations, what is tried."""
-    if isinstance(plan, Auto):
-        return plan.times * passes(plan.fixed, T)
-    pipeline = plan
-    phases = pipeline.sweeps or ((),)
-    return pipeline.threshold.images + sum(image_passes(phase, images_of(phase), T) for phase in phases)
-
-
-def peak_bytes(stages: list[Stage], shapes: Shapes, T: int, pipeline: Pipeline) -> int:
-    """The most that lives at once between stages: floats of the ANN, bits of spikes, a float a step at a joint."""
-    images = max((c.images for c in pipeline.calibrators), default=MEASURED)
-    live: dict[str, int] = {}
-    peak = 0
-    for stage, freed in zip(stages, last_uses(stages), strict=True):
-        count = prod(shapes[stage.name][1:]) * images
-        live[stage.name] = 4 * count + T * count * bits_per_step(stage) // 8
-        peak = max(peak, sum(live.values()))
-        for name in freed:
-            live.pop(name, None)
-    return peak
-
-
-def bits_per_step(stage: Stage) -> int:
-    """What the cache holds of a neuron for each step, or of a joint."""
-    return level_bits(stage.end.op.neuron.alphabet) if isinstance(stage.end.op, Spike) else 32
+def _swept(pipeline: Pipeline) -> int:
+    """Images of the largest sweep."""
+    return max((c.images for c in pipeline.calibrators), default=MEASURED)
 
 
 def _facts(stage: Stage, shapes: Shapes) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Accuracy against what it costs: latency, spikes and energy."""
+"""Accuracy against its cost: latency, spikes and energy."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from spikecal.analysis.plots import COLOURS, DPI, MARKERS
 
-# what is said below each panel, and the unit: of spikes thousands, as their ticks are powers of two
+# the label below each panel, and the unit: thousands of spikes, as ticks are powers of two
 COSTS = {
     "latency": ("latency in steps", 1),
     "spikes": ("spikes per image, in thousands", 1000),
@@ -22,7 +22,7 @@ STYLES = [*zip(COLOURS, MARKERS, strict=True), ("#555555", "X")]
 
 @dataclass(frozen=True)
 class Point:
-    """The accuracy (%) of one network, and what each of `COSTS` comes to."""
+    """The accuracy (%) of one network, and its value of each of `COSTS`."""
 
     accuracy: float
     costs: Mapping[str, float]
@@ -30,7 +30,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Panel:
-    """The curves of one ANN, whose accuracy (%) is a line."""
+    """The curves of one ANN, and its own accuracy (%), drawn as a line."""
 
     title: str
     curves: Mapping[str, Sequence[Point]]
@@ -38,7 +38,7 @@ class Panel:
 
 
 def frontier(panels: Sequence[Panel]) -> Figure:
-    """Three panels for each ANN, which share the accuracy; costs double from tick to tick."""
+    """Three panels per ANN that share the accuracy axis; costs double from tick to tick."""
     figure = Figure(figsize=(9, 0.8 + 3.4 * len(panels)), dpi=DPI, layout="constrained")
     grid = figure.subplots(len(panels), len(COSTS), squeeze=False, sharey="row")
     for line, panel in zip(grid, panels, strict=True):
@@ -69,7 +69,7 @@ def _draw(axes: Axes, panel: Panel, cost: str, unit: int) -> None:
 
 
 def _limit(axes: Axes, values: Sequence[float]) -> None:
-    """From a power of two to another, so that there are ticks however near the values are to each other."""
+    """Limits at powers of two, so that there are ticks however close the values are."""
     if shown := [value for value in values if value > 0]:
         low, high = math.floor(math.log2(min(shown))), math.ceil(math.log2(max(shown)))
         axes.set_xlim(2 ** (low - MARGIN), 2 ** (high + MARGIN))

@@ -1,4 +1,4 @@
-"""What is in a file, without running it."""
+"""Show what a file holds, without running it."""
 
 import math
 from pathlib import Path
@@ -12,9 +12,9 @@ from spikecal.snn.windows import Windows
 
 
 def inspect(path: str | Path) -> dict[str, Any]:
-    """What is in a file: T, when each network answers, pipeline, records, and the bytes of each parameter set.
+    """The content of a file: T, when each network answers, pipeline, records, and the bytes of each parameter set.
 
-    `neurons` are those that are not spikecal's, with class and settings.
+    `neurons` are the file's own, with class and settings.
     """
     reader = Reader(path)
     info = {name: _finite(value) for name, value in reader.spec["info"].items() if name != "placements"}  # in timing
@@ -55,12 +55,12 @@ def _timings(reader: Reader) -> list[Timing]:
             search = None if found is None else search_of(found, T, windows.waits)
             made.append(Timing(T, latency, windows.interval, windows.waits, search))
     except (ConfigError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        raise FileError(f"{reader.path}: what it says of waits makes no sense: {error}") from error
+        raise FileError(f"{reader.path} holds an invalid record of waits: {error}") from error
     return made
 
 
 def _parameter_bytes(reader: Reader) -> dict[str, dict[str, int]]:
-    """Bytes by kind of what all networks share, and of what each has of its own."""
+    """Bytes by kind, shared by all networks and for each one alone."""
     tables: dict[str, dict[str, str]] = reader.spec["parameters"]
     readers: dict[str, set[str]] = {}
     for T, table in tables.items():

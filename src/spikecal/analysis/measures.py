@@ -1,15 +1,15 @@
-"""What a score is a score of. Scores lie between 0 and 1."""
+"""Kinds of scores. Scores lie between 0 and 1."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-STORED = "accuracy"  # the key of every score in files: there was no other measure at first
+STORED = "accuracy"  # the key of every score in files: accuracy was the first measure
 
 
 @dataclass(frozen=True)
 class Measure:
-    """`key` names it in files, `name` in words; of a `share` of images the standard error is known."""
+    """`key` names it in files, `name` in words; a `share` of images has a known standard error."""
 
     key: str
     name: str
@@ -22,10 +22,10 @@ MEASURES = {measure.key: measure for measure in (ACCURACY, MAP)}
 
 
 def from_stored(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts of a file, with the score called so."""
+    """Facts of a file, with the score under its own key."""
     return {"score" if name == STORED else name: value for name, value in facts.items()}
 
 
 def to_stored(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts as files have them."""
+    """Facts as files store them."""
     return {STORED if name == "score" else name: value for name, value in facts.items()}

@@ -1,4 +1,4 @@
-"""How many operations one layer has: the counting behind energy."""
+"""Count the operations of one layer, as the basis of energy."""
 
 from collections.abc import Sequence
 from math import prod
@@ -15,9 +15,9 @@ Weighted = Conv | ConvTranspose | Linear
 
 
 def fanout(op: Weighted, shape: Sequence[int]) -> Tensor:
-    """How many products each input element of one image takes part in: borders, stride, dilation, groups and all.
+    """How many products each input element of one image takes part in, with borders, stride, dilation and groups.
 
-    Of one channel it is the gradient of the summed output with all weights 1; every output channel of its group has
+    For one channel it is the gradient of the summed output with all weights 1; every output channel of its group has
     as many. Its sum is the layer's MACs.
     """
     if isinstance(op, Linear):
@@ -31,19 +31,19 @@ def fanout(op: Weighted, shape: Sequence[int]) -> Tensor:
 
 
 def nominal_macs(op: Weighted, read: Sequence[int], made: Sequence[int]) -> int:
-    """Products of one image when those with padding count: positions times the products at each."""
+    """Products of one image including those with padding: positions times the products at each."""
     positions = prod(read if isinstance(op, ConvTranspose) else made) // op.weight.shape[0]
     return positions * op.weight.numel()
 
 
 def window_sums(op: Op, counts: Tensor) -> Tensor:
-    """The sum over each window of a pool, where the pool itself gives the mean."""
+    """The sum over each window of a pool that gives the mean."""
     if isinstance(op, Reduce):
         return counts.sum(op.dims, keepdim=bool(op.keepdim))
     if isinstance(op, AvgPool):
         dims = len(op.kernel)
         kernel, stride, padding = op.kernel, op.stride, op.padding
-        if dims == 1:  # torch's has no divisor to set
+        if dims == 1:  # torch's 1-D pool has no divisor
             counts, kernel, stride, padding = counts.unsqueeze(-2), (1, *kernel), (1, *stride), (0, *padding)
         pool: Any = F.avg_pool3d if dims == 3 else F.avg_pool2d
         summed: Tensor = pool(counts, kernel, stride, padding, op.ceil_mode, True, 1)
@@ -54,7 +54,7 @@ def window_sums(op: Op, counts: Tensor) -> Tensor:
     for i, (read, made) in enumerate(zip(counts.shape[-dims:], mean.shape[-dims:], strict=True)):
         window = [-(-(o + 1) * read // made) - o * read // made for o in range(made)]
         mean = mean * torch.tensor(window).reshape(-1, *(1,) * (dims - 1 - i)).to(mean)
-    return mean.round()  # whole numbers, whatever the division rounded to
+    return mean.round()  # integers, despite rounding in the division
 
 
 def stage_ends(graph: Graph) -> dict[str, str]:

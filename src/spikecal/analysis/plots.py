@@ -1,4 +1,4 @@
-"""Plots: results in, a matplotlib Figure out. Nothing is shown and nothing is written."""
+"""Plots: take results and return a matplotlib Figure, without showing or writing it."""
 
 import math
 import statistics
@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from spikecal.analysis.errors import NetworkErrors
 from spikecal.neurons import clip_floor, clip_round
 
-# Okabe and Ito's palette: told apart by all common kinds of colour vision; markers and dashes tell them apart in grey.
+# Okabe and Ito's palette: distinct for all common kinds of colour vision; markers and dashes distinguish them in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 LIGHT = ("#FFFFFF", "#A6CEE8", "#F2C9A1", "#A8DCCB", "#E6BFD3", "#F6E3B0")  # the same, for boxes with a line in them
@@ -25,8 +25,8 @@ TRIANGLE: dict[str, Any] = {
     "marker": "^", "markerfacecolor": MEAN, "markeredgecolor": "black", "markeredgewidth": 0.4,
 }  # fmt: skip
 DPI = 150
-NOTHING = 1e-9  # a share of the error that is rounding
-FEW = 12  # points of a curve that are marked
+NOTHING = 1e-9  # share of the error that is just rounding
+FEW = 12  # curves of up to so many points have markers
 
 
 def accuracy_over_time(
@@ -36,10 +36,10 @@ def accuracy_over_time(
     title: str = "",
     latencies: Mapping[str, int] | None = None,
 ) -> Figure:
-    """Accuracy (0..1) after every step, one curve a name; `points` (name, T) are of networks made for that very T.
+    """Accuracy (0..1) after every step, one curve per name; `points` (name, T) show networks made for that T.
 
-    `latencies` are of networks whose layers wait: their curves end there, in steps since the image began, and points
-    are then by latency.
+    `latencies` belong to networks whose layers wait: their curves end there, in steps since the image began, and points
+    are then placed by latency.
     """
     known = latencies or {}
     figure = Figure(figsize=(7.5, 5.4), dpi=DPI, layout="constrained")
@@ -87,7 +87,7 @@ def _finish(axes: Axes, across: str, up: str, title: str) -> None:
 
 
 def relative_error(panels: Mapping[str, NetworkErrors], title: str = "") -> Figure:
-    """Box plots of the channels' relative errors, a box a layer of neurons and a panel a network (paper, fig. 2).
+    """Box plots of the channels' relative errors, one box per layer of neurons, one panel per network (paper, fig. 2).
 
     Whiskers reach from the 5th to the 95th percentile; the line is the median, the triangle the mean.
     """
@@ -106,7 +106,7 @@ def relative_error(panels: Mapping[str, NetworkErrors], title: str = "") -> Figu
 
 
 def relative_error_compared(networks: Mapping[str, NetworkErrors], title: str = "") -> Figure:
-    """The same for networks of one ANN, side by side in every layer (paper, fig. 5)."""
+    """The same for several networks of one ANN, side by side in every layer (paper, fig. 5)."""
     stages = [layer.stage for layer in next(iter(networks.values())).neurons()]
     figure = Figure(figsize=(max(7.5, 2 + 0.62 * len(stages)), 4.8), dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
@@ -143,7 +143,7 @@ def _boxes(axes: Axes, found: NetworkErrors, shift: float, width: float, colour:
 
 
 def _box(values: np.ndarray) -> dict[str, float]:
-    """What matplotlib draws a box of; channels that are zero in the ANN have no relative error."""
+    """The values for a box; channels that are zero in the ANN have no relative error."""
     values = values[np.isfinite(values)]
     values = values if len(values) else np.array([math.nan])
     low, q1, median, q3, high = np.percentile(values, (5, 25, 50, 75, 95))
@@ -158,7 +158,7 @@ def _box_legend(figure: Figure, colours: Mapping[str, str]) -> None:
 
 
 def error_parts(found: NetworkErrors, title: str = "") -> Figure:
-    """What each layer's error is made of, as squared norms relative to the ANN's value."""
+    """The parts of each layer's error, as squared norms relative to the ANN's value."""
     layers = found.neurons()
     figure = Figure(figsize=(max(7.5, 2 + 0.36 * len(layers)), 4.8), dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
@@ -166,7 +166,7 @@ def error_parts(found: NetworkErrors, title: str = "") -> Figure:
     styles = zip(parts, ("black", *COLOURS), ("", *MARKERS), strict=False)
     for part, colour, marker in styles:
         heights = [layer.share(part) for layer in layers]
-        if max(heights) > NOTHING:  # weights count only where they were calibrated
+        if max(heights) > NOTHING:  # weights contribute only if they were calibrated
             shown = [height if height > NOTHING else math.nan for height in heights]
             axes.plot(range(len(layers)), shown, color=colour, marker=marker, markersize=5, linewidth=1.5, label=part)
     axes.set_yscale("log")
@@ -207,13 +207,13 @@ def clip_functions(theta: float = 10.0, T: int = 5) -> Figure:
 
 
 def thresholds(curves: Mapping[str, Mapping[int, float]], title: str = "") -> Figure:
-    """Threshold against T, a curve a method (paper, fig. 4)."""
+    """Threshold against T, one curve per method (paper, fig. 4)."""
     figure = Figure(figsize=(6.8, 4.4), dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
     dashes = ("-", "--", "-.", ":")
     for (name, curve), colour, dash, marker in zip(curves.items(), COLOURS, dashes, MARKERS, strict=False):
         line: dict[str, Any] = {"color": colour, "linestyle": dash, "linewidth": 1.8, "label": name}
-        if len(curve) <= FEW:  # a line of one point cannot be seen
+        if len(curve) <= FEW:  # a line with one point is invisible
             line["marker"] = marker
         axes.plot(list(curve), list(curve.values()), **line)
     longest = max(T for curve in curves.values() for T in curve)
@@ -227,14 +227,14 @@ def thresholds(curves: Mapping[str, Mapping[int, float]], title: str = "") -> Fi
 
 
 def firing_rates(rates: Mapping[str, float], title: str = "") -> Figure:
-    """Spikes per neuron and step, a bar a layer (paper, fig. 6)."""
+    """Spikes per neuron and step, one bar per layer (paper, fig. 6)."""
     figure = Figure(figsize=(max(6.4, 2 + 0.34 * len(rates)), 4.4), dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
     axes.bar(range(len(rates)), list(rates.values()), color=COLOURS[0], width=0.7)
     mean = sum(rates.values()) / max(len(rates), 1)
     axes.axhline(mean, color=COLOURS[1], linestyle="--", linewidth=1.3, label=f"mean over layers, {mean:.3f}")
     _name_layers(axes, list(rates))
-    axes.set_ylabel("firing rate (spikes a neuron and step)")
+    axes.set_ylabel("firing rate (spikes per neuron and step)")
     axes.legend(fontsize="small", loc="upper right")
     axes.set_title(title, fontsize="medium")
     return figure
@@ -243,7 +243,7 @@ def firing_rates(rates: Mapping[str, float], title: str = "") -> Figure:
 # -- accuracy ------------------------------------------------------------------------------------------------------
 
 
-Means = Mapping[str, Mapping[int, tuple[float, float | None]]]  # of rows and columns: mean and deviation, in %
+Means = Mapping[str, Mapping[int, tuple[float, float | None]]]  # by row and column: mean and deviation, in %
 
 
 def accuracy_over_images(
@@ -266,7 +266,7 @@ def accuracy_over_images(
 
 
 def accuracy_over_steps(panels: Mapping[str, tuple[Means, float]]) -> Figure:
-    """Accuracy (%) of networks made for each T, with the ANN's: a panel a network, a line a pipeline."""
+    """Accuracy (%) of networks made for each T, with the ANN's: one panel per network, one line per pipeline."""
     columns = math.ceil(len(panels) / 2) if len(panels) > 3 else len(panels)
     rows = math.ceil(len(panels) / columns)
     figure = Figure(figsize=(0.8 + 3.4 * columns, 0.5 + 2.9 * rows), dpi=DPI, layout="constrained")

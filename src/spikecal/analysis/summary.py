@@ -1,4 +1,4 @@
-"""What people ask of a converted network, on one table: accuracy, energy, steps, time."""
+"""The summary of a converted network in one table: accuracy, energy, steps, time."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,13 +8,13 @@ from typing import Any
 from spikecal.analysis.energy import stored_costs
 from spikecal.analysis.evaluate import Evaluation, steps_needed
 
-SPREADS = 2  # standard deviations above chance that are still chance
-POINTS = 1.0  # how near the ANN counts as near, in percentage points
+SPREADS = 2  # standard deviations above chance that still count as chance
+POINTS = 1.0  # how close to the ANN counts as near, in percentage points
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Networks of one file, measured on the same images. `seconds` convert for that T alone, where known."""
+    """Networks of one file, measured on the same images. `seconds` is the time to convert for each T alone."""
 
     data: str
     split: str
@@ -28,12 +28,12 @@ class Summary:
 
     @property
     def ann(self) -> float | None:
-        """The ANN's accuracy, where it and the labels are known."""
+        """The ANN's accuracy, if the ANN and the labels are known."""
         return self.found[0].ann
 
     @property
     def compared(self) -> bool:
-        """Whether the ANN was there to compare with."""
+        """Whether there was an ANN to compare with."""
         return bool(self.found[0].agreement)
 
     @property
@@ -42,12 +42,12 @@ class Summary:
 
     @property
     def needed(self) -> Evaluation | None:
-        """The network of the fewest steps that is near enough."""
+        """The network with the fewest steps that is near enough."""
         return steps_needed(self.found, self.points)
 
     @property
     def by_chance(self) -> bool:
-        """Whether the ANN is agreed with no more often than by guessing, whatever the steps."""
+        """Whether no network agrees with the ANN more often than by guessing."""
         classes = max(e.classes for e in self.found)
         if not self.compared or classes < 2:
             return False
@@ -56,15 +56,15 @@ class Summary:
         return max(e.agreement[-1] for e in self.found) <= chance + SPREADS * spread
 
     def doubt(self, name: str) -> str:
-        """What to say of a network that agrees by chance."""
+        """The warning about a network that agrees only by chance."""
         best = max(e.agreement[-1] for e in self.found)
         return (
-            f"{name} gives the answer of the model for {100 * best:.1f} % of the images, which is about chance: "
-            f"was it made of these weights?"
+            f"{name} agrees with the model on {100 * best:.1f} % of the images, which is about chance: "
+            f"was it made from these weights?"
         )
 
     def answer(self) -> str:
-        """Which T is needed, in a sentence."""
+        """One sentence: which T is enough."""
         needed, points = self.needed, f"{self.points:g} point{'' if self.points == 1 else 's'}"
         target = f"the ANN's {100 * self.ann:.2f} %" if self.ann is not None else "the ANN's own answers"
         if needed is not None:
@@ -74,7 +74,7 @@ class Summary:
         best = max(self.found, key=lambda e: e.curve[-1])
         these = ", ".join(str(e.T) for e in self.found)
         return (
-            f"none of T = {these} comes within {points} of {target}; T = {best.T} is nearest with "
+            f"none of T = {these} comes within {points} of {target}; T = {best.T} comes closest with "
             f"{self.measure} {100 * best.curve[-1]:.2f} %: convert for more steps or with another pipeline"
         )
 
@@ -100,15 +100,16 @@ class Summary:
             "rates": e.rates,
             "energy": None if e.energy is None else e.energy.to_dict(),
             "conversion_seconds": self.seconds.get(e.T),
+            **({} if e.exits is None else {"exit": e.exits.to_dict()}),
         }
 
     def _near(self, e: Evaluation) -> dict[str, int | None]:
-        """The step from which a network stays near the ANN, and when that is."""
+        """The step from which a network stays near the ANN, and its time."""
         step = e.first_within(self.points) if self.compared else None
         return {"first_within": step, "first_within_latency": None if step is None else e.latencies[step - 1]}
 
     def measured(self) -> dict[str, Any]:
-        """What a file keeps of it: the numbers of the table."""
+        """The facts that a file keeps: the numbers of the table."""
         return {
             "data": self.data,
             "split": self.split,

@@ -1,18 +1,18 @@
-"""The bound of the paper's theorem, both sides of it, with exact Hessians.
+"""Both sides of the bound in the paper's theorem, with exact Hessians.
 
 For L(a) = ||x_n - a||^2 and H_l its Hessian with respect to the ANN's activation x_l the theorem says
 
     e_n' H_n e_n <= sum_l 2^(n-l+1) e_c,l' H_l e_c,l
 
-Its proof takes the ReLU's derivative at the ANN's activations for its slope all the way to the SNN's. That is true
-while no neuron is active in one network and silent in the other, and the bound can fail where one is: H_l is then blind
-to what the SNN's error does. What always holds is the same sum with the change of the output that each layer's local
-error really causes, in place of its second-order estimate: with h_l the output of the ANN that goes on from the SNN's
-mean values up to stage l, e_n = sum_l (h_{l-1} - h_l), and 2^-1 + 2^-2 + ... < 1 gives by Cauchy and Schwarz
+Its proof uses the ReLU's derivative at the ANN's activations as its slope all the way to the SNN's. That holds
+while no neuron is active in one network and silent in the other; otherwise the bound can fail, as H_l is then blind
+to the effect of the SNN's error. What always holds is the same sum with the change of the output that each layer's
+local error really causes, instead of its second-order estimate: with h_l the output of the ANN when continued from the
+SNN's mean values up to stage l, e_n = sum_l (h_{l-1} - h_l), and 2^-1 + 2^-2 + ... < 1 gives by Cauchy and Schwarz
 
     2 ||e_n||^2 <= sum_l 2^(n-l+1) 2 ||h_{l-1} - h_l||^2
 
-for any graph of stages, in running order. By the same step n in place of every 2^(n-l+1) is a bound too, a far
+for any graph of stages, in running order. By the same argument, n instead of every 2^(n-l+1) is also a bound, and a far
 smaller one in deep networks.
 """
 
@@ -32,17 +32,17 @@ from spikecal.graph.stages import Stage, partition
 from spikecal.snn.execute import analog, shapes_of
 from spikecal.snn.network import SpikingNetwork
 
-LARGEST = 4096  # elements of an activation whose Hessian is written out
-SLACK = 1e-9  # of the larger side: what rounding may do
+LARGEST = 4096  # most elements of an activation whose Hessian is computed
+SLACK = 1e-9  # of the larger side, for rounding
 
 
 @dataclass(frozen=True)
 class LayerTerm:
-    """One layer's terms of the right sides, one number an image `[N]`, with their weight 2^(n-l+1).
+    """One layer's terms of the right sides, one number per image `[N]`, with their weight 2^(n-l+1).
 
-    `hessian` is the theorem's, `exact` the repaired one's. `flipped` counts neurons that are active in the ANN and
-    silent in one of the ANNs that go on from the SNN's mean values, or the other way round: without any, both are the
-    same.
+    `hessian` belongs to the theorem, `exact` to the repaired bound. `flipped` counts neurons that are active in the ANN
+    and silent in one of the ANNs continued from the SNN's mean values, or the other way round: without any, both are
+    the same.
     """
 
     stage: str
@@ -54,7 +54,7 @@ class LayerTerm:
 
 @dataclass(frozen=True)
 class Bound:
-    """`left` `[N]` is `e_n' H_n e_n`, an image each; the right sides are sums over `layers`."""
+    """`left` `[N]` is `e_n' H_n e_n` per image; the right sides are sums over `layers`."""
 
     left: Tensor
     layers: list[LayerTerm]
@@ -69,11 +69,11 @@ class Bound:
 
     @property
     def uniform(self) -> Tensor:
-        """The repaired right side with n in place of the powers of two."""
+        """The repaired right side with n instead of the powers of two."""
         return len(self.layers) * torch.stack([layer.exact / layer.weight for layer in self.layers]).sum(0)
 
     def holds(self, right: Tensor) -> Tensor:
-        """For which images a right side is no less than the left one `[N]`."""
+        """For which images a right side is at least the left one `[N]`."""
         return self.left <= right + SLACK * torch.maximum(self.left, right)
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,9 +99,9 @@ class Bound:
 
 
 def evaluate_bound(ann: nn.Module | Graph, snn: SpikingNetwork, *inputs: Tensor) -> Bound:
-    """Both sides for every image, in float64. For small networks: each Hessian is written out."""
+    """Both sides for every image, in float64. For small networks: each Hessian is computed in full."""
     if len(snn.graph.outputs()) != 1 or snn.head is not None:
-        raise ConfigError("the bound is about a network with one output")
+        raise ConfigError("the bound needs a network with one output")
     graph = _double(ann_graph(ann, snn, [x[:1] for x in inputs]))
     spiking = SpikingNetwork(_double(snn.graph), snn.T, snn.waits)
     parts = [_one_image(graph, spiking, [x[i : i + 1].double() for x in inputs]) for i in range(len(inputs[0]))]
@@ -126,10 +126,10 @@ def _one_image(graph: Graph, snn: SpikingNetwork, image: list[Tensor]) -> tuple[
     (wanted,) = graph.outputs()
     output = ann[wanted]
     if names[-1] != wanted:
-        raise ConfigError("the bound is about a network whose last stage is its output")
+        raise ConfigError("the bound needs a network whose last stage is its output")
 
     def finish(known: dict[str, Tensor], start: int) -> dict[str, Tensor]:
-        """The ANN's values, going on from known ones of the stages before `start`."""
+        """The ANN's values, continued from known ones of the stages before `start`."""
         known = dict(known)
         for stage in stages[start:]:
             known[stage.name] = _ann_stage(stage, known, shapes)
@@ -142,8 +142,8 @@ def _one_image(graph: Graph, snn: SpikingNetwork, image: list[Tensor]) -> tuple[
         local = run.on_spikes - run.mean
         if prod(local.shape) > LARGEST:
             raise ConfigError(
-                f"{stage.name} has {prod(local.shape):,} elements, and a Hessian of up to {LARGEST:,} is written out: "
-                f"take a smaller network"
+                f"{stage.name} has {prod(local.shape):,} elements, and Hessians are computed for up to {LARGEST:,}: "
+                f"use a smaller network"
             )
 
         def loss(x: Tensor, i: int = i) -> Tensor:
@@ -180,7 +180,7 @@ def _double(graph: Graph) -> Graph:
 def failing_case() -> tuple[nn.Module, Tensor, int, Sequence[float]]:
     """A network of two neurons for which the theorem's bound fails: model, image, T and thresholds.
 
-    The first neuron's 1.1 is floored to 0.75. The second computes relu(1 - x): silent in the ANN, so that its
+    The first neuron's 1.1 is floored to 0.75. The second computes relu(1 - x): silent in the ANN, so its
     Hessian is 0, and 0.25 in the SNN. The left side is 2 * 0.25^2, the right side 0.
     """
     model = nn.Sequential(nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 1))

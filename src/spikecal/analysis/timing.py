@@ -9,21 +9,21 @@ from spikecal.choice.placement import WORTH, Trial, cautions
 from spikecal.result import Result
 from spikecal.snn.network import SpikingNetwork
 
-NEEDED = 8  # calibration images from which on placements are tried: a quarter is held out, and one tells nothing
+NEEDED = 8  # fewest calibration images to try placements with: a quarter is held out, and one image is not enough
 
 
 @dataclass(frozen=True)
 class Search:
-    """The placements that were tried for a network, and which of them it has; None where it has none of them."""
+    """The placements tried for a network, and the one it has; None if it has none of them."""
 
     tried: tuple[Trial, ...]
     kept: Trial | None
-    images: int  # held out, to compare them on
-    overruled: str | None = None  # by the pipeline that AUTO chose, which does as well without waits
-    unused: tuple[int, int] | None = None  # the latency asked for and the longest of any use, where that is less
+    images: int  # held out, to compare placements on
+    overruled: str | None = None  # the pipeline that AUTO chose, which does as well without waits
+    unused: tuple[int, int] | None = None  # the requested latency and the longest useful one, if that is less
 
     def verdict(self, trial: Trial) -> str:
-        """Why a placement was kept, or why it was not."""
+        """Why a placement was kept or dropped."""
         if trial is self.kept:
             return "kept"
         if not trial.waits or trial.better:
@@ -31,25 +31,25 @@ class Search:
         return "no gain" if trial.gain <= 0 else "within chance" if trial.gain <= trial.error else "gains too little"
 
     def why(self) -> str:
-        """What was decided, in a sentence."""
+        """The decision, in a sentence."""
         waiting = [trial for trial in self.tried if trial.waits]
         if self.kept is None:
-            return "the waits of this network are none of those that were tried"
+            return "the waits of this network are none of those tried"
         if not waiting and self.images < 2:
-            return f"waiting was not tried: it takes at least {NEEDED} calibration images to tell whether it helps"
+            return f"waiting was not tried: to see whether it helps takes at least {NEEDED} calibration images"
         if self.overruled is not None:
-            return f"waits dropped: they help LCP, but the pipeline that was chosen ({self.overruled}) does without"
+            return f"waits dropped: they help LCP, but not the chosen pipeline ({self.overruled})"
         if self.kept.waits:
             rule = f"they beat the network without waits by more than one standard error and by {100 * WORTH:g} %"
             return f"waits kept: {rule}, and have the lowest divergence"
         if any(trial.better for trial in waiting):
             return f"no layer waits: T = {self.kept.T} without waits has the lowest divergence"
         if not waiting:
-            return "no layer waits: T and the latency left no room for it"
+            return "no layer waits: T leaves no room for it within the latency"
         return f"waits dropped: none of them gained more than one standard error and {100 * WORTH:g} %"
 
     def warnings(self) -> list[str]:
-        """What to know before relying on it."""
+        """Warnings to heed before relying on it."""
         return cautions(self.tried, self.images, self.unused)
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Timing:
-    """The time that a network takes, in steps. `search` says how its waits were found, if they were searched for."""
+    """The time that a network takes, in steps. `search` is how its waits were found, if they were searched for."""
 
     T: int
     latency: int
@@ -72,7 +72,7 @@ class Timing:
 
     @property
     def total(self) -> int:
-        """Steps that all layers wait together."""
+        """Steps of waiting, summed over layers."""
         return sum(self.waits.values())
 
     def words(self) -> str:
@@ -92,21 +92,21 @@ class Timing:
 
 
 def timing(network: SpikingNetwork) -> Timing:
-    """When a network answers, and what its origin tells of the search for its waits."""
+    """When a network answers, and how its waits were found, from its origin."""
     found = network.origin.placements.get(network.T)
     search = None if found is None else search_of(found, network.T, network.waits)
     return Timing(network.T, network.latency, network.interval, network.waits, search)
 
 
 def timings(result: Result) -> list[Timing]:
-    """Of all networks of a conversion, by T."""
+    """The timing of all networks of a conversion, by T."""
     return [timing(result.at(T)) for T in sorted(result.networks)]
 
 
 def search_of(found: Mapping[str, Any], T: int, waits: Mapping[str, int]) -> Search:
-    """From what a file says; ValueError, TypeError, KeyError or AttributeError where that makes no sense.
+    """From the record of a file; ValueError, TypeError, KeyError or AttributeError if that is invalid.
 
-    Placements of one name may differ in how many waits they have, so the kept one is known by its waits.
+    Placements of one name may differ in their number of waits, so the kept one is identified by its waits.
     """
     tried = tuple(_trial(entry) for entry in found["tried"])
     kept = next((trial for trial in tried if trial.T == T and trial.waits == waits), None)
@@ -125,6 +125,6 @@ def _trial(entry: Mapping[str, Any]) -> Trial:
 
 
 def _numbers(trial: Trial) -> dict[str, float | None]:
-    """What was measured; None for what was not, as JSON has no NaN."""
+    """A measurement; None if missing, as JSON has no NaN."""
     found = {name: getattr(trial, name) for name in ("divergence", "gain", "error")}
     return {name: value if math.isfinite(value) else None for name, value in found.items()}

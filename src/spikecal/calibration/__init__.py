@@ -1,1 +1,1 @@
-"""Thresholds, and what is calibrated stage by stage."""
+"""Thresholds, and calibration stage by stage."""

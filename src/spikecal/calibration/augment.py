@@ -1,4 +1,4 @@
-"""Images moved and mirrored at random, a batch at a time: what fine-tuning and training see of each image."""
+"""Shift and mirror images at random, one batch at a time, for fine-tuning and training."""
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ def draw_shifts(count: int, pad: int, generator: torch.Generator) -> Shifts:
 
 
 def cropped(padded: Tensor, size: tuple[int, int], shifts: Shifts) -> Tensor:
-    """Of each padded image [N, C, H + 2 pad, W + 2 pad] the part of `size` at its corner, flipped where it says so."""
+    """Cut `size` at its corner from each padded image [N, C, H + 2 pad, W + 2 pad], and flip some of them."""
     device = padded.device
     top, left, flip = (part.to(device) for part in shifts)
     height, width = size
@@ -27,9 +27,9 @@ def cropped(padded: Tensor, size: tuple[int, int], shifts: Shifts) -> Tensor:
 
 
 def moved(images: Tensor, shift: float, flip: bool, seed: int) -> Tensor:
-    """Images [N, C, H, W], each moved by up to `shift` of its shorter side and perhaps flipped; others as they are.
+    """Images [N, C, H, W], each shifted by up to `shift` of its shorter side and perhaps flipped; others unchanged.
 
-    What enters at a border is the image reflected there. The same seed moves all inputs of a network alike.
+    Borders are filled by reflection. The same seed shifts all inputs of a network alike.
     """
     if images.ndim != 4 or not (shift or flip):
         return images

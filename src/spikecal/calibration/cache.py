@@ -1,4 +1,4 @@
-"""Values between stages, for all images: spikes at one bit a neuron and step, in memory or on disk."""
+"""Values between stages, for all images: spikes at one bit per neuron and step, in memory or on disk."""
 
 import shutil
 import tempfile
@@ -25,14 +25,14 @@ from spikecal.workdir import store
 class Train:
     """Levels `[T, N, ...]` of neurons as packed bits, channels last: one bit for two levels, two for up to four."""
 
-    bits: Tensor  # a row for each bit of a level, the lowest first
+    bits: Tensor  # one row per bit of a level, lowest first
     shape: tuple[int, ...]
-    height: Tensor  # of a level; broadcasts against them
+    height: Tensor  # of a level; broadcasts against the levels
     lowest: int = 0  # level
 
     @classmethod
     def pack(cls, levels: Tensor, height: Tensor, alphabet: Sequence[int] = (0, 1)) -> "Train":
-        """From whole numbers `[T, N, ...]`; booleans where the levels are 0 and 1."""
+        """From integers `[T, N, ...]`, or booleans if the levels are 0 and 1."""
         flat = _channels_to_end(levels).flatten()
         lowest, planes = alphabet[0], level_bits(alphabet)
         if flat.dtype == torch.bool:
@@ -43,7 +43,7 @@ class Train:
 
     @classmethod
     def join(cls, parts: list["Train"]) -> "Train":
-        """Trains of the same neurons, one after the other in time."""
+        """Concatenate trains of the same neurons in time."""
         first, shape = parts[0], (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
         if all(prod(part.shape) % 8 == 0 for part in parts[:-1]):  # each fills its last byte
             bits = torch.cat([part.bits for part in parts], 1)
@@ -53,7 +53,7 @@ class Train:
         return cls(bits, shape, first.height, first.lowest)
 
     def unpack(self, start: int = 0, steps: int | None = None) -> Tensor:
-        """What all steps pass on, or `steps` of them from `start` on."""
+        """What the neurons pass on at all steps, or at `steps` of them from `start` on."""
         shape = self.shape if steps is None else (steps, *self.shape[1:])
         count, before = prod(shape), start * prod(self.shape[1:])
         first, last = before // 8, -(-(before + count) // 8)
@@ -75,19 +75,19 @@ class Train:
 
 
 def level_bits(alphabet: Sequence[int]) -> int:
-    """How many bits tell the levels of an alphabet apart."""
+    """How many bits encode the levels of an alphabet."""
     return max(1, (len(alphabet) - 1).bit_length())
 
 
 def packed(bits: Tensor) -> Tensor:
-    """Zeros and ones `[n]` as bytes, the first bit of each the highest. Numpy is for processors alone."""
+    """Zeros and ones `[n]` as bytes, highest bit first. Numpy works on CPUs only."""
     if bits.device.type == "cpu":
         return torch.from_numpy(np.packbits(bits.numpy()))
     return packed_in_place(bits)
 
 
 def packed_in_place(bits: Tensor) -> Tensor:
-    """The same on the device that they are on."""
+    """The same on the tensor's own device."""
     rows = nn.functional.pad(bits.to(torch.uint8), (0, -len(bits) % 8)).reshape(-1, 8)
     return (rows << _places(bits.device)).sum(1, dtype=torch.uint8)
 
@@ -100,7 +100,7 @@ def unpacked(rows: Tensor, count: int) -> Tensor:
 
 
 def unpacked_in_place(rows: Tensor, count: int) -> Tensor:
-    """The same on the device that they are on."""
+    """The same on the tensor's own device."""
     return (rows[..., None] >> _places(rows.device) & 1).flatten(1)[:, :count]
 
 
@@ -109,14 +109,14 @@ def _places(device: torch.device) -> Tensor:
 
 
 Value = Train | Tensor
-Key = tuple[str, int, str]  # boundary, micro-batch, and what of it: "ann" [N, ...], "snn" or "current" [T or 1, N, ...]
+Key = tuple[str, int, str]  # boundary, micro-batch, and kind: "ann" [N, ...], "snn" or "current" [T or 1, N, ...]
 
 
 class Cache:
-    """Values by boundary and micro-batch. What goes over `budget` bytes goes to disk, and the results are the same.
+    """Values by boundary and micro-batch. Whatever exceeds `budget` bytes goes to disk, with the same results.
 
-    Currents can be computed again: they are kept only where there is room. With `folder`, everything else is written
-    there as well, and the next process finds it.
+    Currents can be recomputed: they are kept only if there is room. With `folder`, everything else is written
+    there as well, for the next process to find.
     """
 
     def __init__(self, budget: int, device: torch.device, folder: Path | None = None) -> None:
@@ -127,7 +127,7 @@ class Cache:
         self._temporary: Path | None = None
 
     def pin(self, key: Key, value: Value) -> None:
-        """A value that stays and does not count: the images, which the caller holds anyway."""
+        """Add a value that stays and does not count: the images, which the caller holds anyway."""
         self._pinned[key] = value
 
     def put(self, key: Key, value: Value) -> None:
@@ -139,10 +139,10 @@ class Cache:
             self._memory[key] = value
             self.used += _bytes(value)
         if _again(key) and 2 * self.used > self.budget:
-            return_freed_memory()  # the large values are kept among holes of their size: they would double the use
+            return_freed_memory()  # the allocator leaves holes the size of large values, which would double the use
 
     def make_room(self, needed: int) -> bool:
-        """Send what is held in memory to disk until `needed` bytes of the budget are free; whether they are then."""
+        """Move values from memory to disk until `needed` bytes of the budget are free; returns whether they are."""
         for key in sorted(self._memory, key=_again, reverse=True):
             if self.used + needed <= self.budget:
                 break
@@ -152,15 +152,15 @@ class Cache:
         return self.used + needed <= self.budget
 
     def empty(self, images: int, like: Tensor, in_memory: bool) -> Tensor:
-        """Room for `images` images such as those of `like` `[N, ...]`, channels last; or as much room on disk."""
+        """Room for `images` images such as those of `like` `[N, ...]`, channels last, in memory or on disk."""
         wide = like.ndim == 4
         shape = (images, *(like.permute(0, 2, 3, 1) if wide else like).shape[1:])
         if in_memory:
             flat = torch.empty(shape, dtype=like.dtype, device=like.device)
         else:
-            path = self._directory() / f"samples-{uuid4().hex}"  # other ranks may have some there
+            path = self._directory() / f"samples-{uuid4().hex}"  # other ranks may have files there
             flat = torch.from_file(str(path), shared=True, size=prod(shape), dtype=like.dtype).view(shape)
-            path.unlink()  # it is there as long as the tensor is
+            path.unlink()  # it exists as long as the tensor does
         return flat.permute(0, 3, 1, 2) if wide else flat
 
     def get(self, key: Key) -> Value:
@@ -168,15 +168,21 @@ class Cache:
         return held if held is not None else _read(self._path(key), self.device)
 
     def find(self, key: Key) -> Value | None:
-        """A current, if there was room for it."""
+        """A current, if there was room to keep it."""
         return self._memory.get(key)
 
     def free(self, name: str, what: str = "*") -> None:
-        for key in [k for k in self._memory if k[0] == name and what in ("*", k[2])]:
+        """Release everything kept of a boundary, or one kind of it."""
+        for key in [k for k in self._memory if k[0] == name and (what == "*" or k[2].startswith(what))]:
             self._drop(key)
         if self.folder or self._temporary:
             for path in self._directory().glob(f"{_file_name(name)}-*.{what}"):
                 path.unlink(missing_ok=True)
+
+    def forget_current(self, name: str, batch: int) -> None:
+        """Let go of all parts of one current."""
+        for key in [k for k in self._memory if k[:2] == (name, batch) and _again(k)]:
+            self._drop(key)
 
     def close(self) -> None:
         self._memory.clear()
@@ -200,24 +206,24 @@ class Cache:
 
 
 def _again(key: Key) -> bool:
-    """Whether a value can be computed again."""
-    return key[2] == "current"
+    """Whether a value can be recomputed."""
+    return key[2].startswith("current")
 
 
 def over_time(value: Value) -> Tensor:
-    """`[T or 1, N, ...]` floats, whichever way they were kept."""
+    """`[T or 1, N, ...]` floats, however they were kept."""
     return value.unpack() if isinstance(value, Train) else value
 
 
 def steps_of(value: Value, start: int, steps: int) -> Tensor:
-    """Some of the steps of a value; what is the same at every step stays `[1, N, ...]`."""
+    """Some steps of a value; a constant value stays `[1, N, ...]`."""
     if isinstance(value, Train):
         return value.unpack(start, steps)
     return value if value.shape[0] == 1 else value[start : start + steps]
 
 
 def joined_in_time(parts: list[Value], steps: int) -> Value:
-    """Parts of up to `steps` steps one after the other; a single step stands for all where it is always the same."""
+    """Parts of up to `steps` steps, one after the other; a constant value has a single part."""
     if len(parts) == 1:
         return parts[0]
     trains = [part for part in parts if isinstance(part, Train)]
@@ -261,5 +267,7 @@ def _read(path: Path, device: torch.device) -> Value:
     if "bits" in found:
         shape, lowest = tuple(found["shape"].tolist()), int(found["lowest"])
         return Train(found["bits"].to(device), shape, found["height"].to(device), lowest)
-    value = found["value"].clone()  # in memory of torch's own: matrix products round differently on another alignment
+    value = found[
+        "value"
+    ].clone()  # copied to torch's own memory: matrix products round differently with another alignment
     return (standard(value) if path.suffix != ".ann" else channels_last(value)).to(device)

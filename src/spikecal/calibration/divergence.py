@@ -1,4 +1,4 @@
-"""How far a spiking network's outputs are from the ANN's, image by image: what choices between networks are made by."""
+"""How far a spiking network's outputs are from the ANN's, image by image: the criterion for choosing networks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ def ann_outputs(graph: Graph, batches: Sequence[Inputs]) -> Outputs:
 def divergences(
     network: SpikingNetwork, batches: Sequence[Inputs], targets: Outputs, ranks: Ranks | None = None
 ) -> Tensor:
-    """How far a network is from `targets`, one number per image `[N]` in float64; each of `ranks` runs some calls."""
+    """How far a network is from `targets`: one number per image `[N]` in float64. Each of `ranks` runs some calls."""
     ranks = ranks or Ranks()
     parts = [part for batch, target in zip(batches, targets, strict=True) for part in _calls(network, batch, target)]
     found = [network.output_values(*parts[i][0]) for i in ranks.each(len(parts))]
@@ -32,17 +32,17 @@ def divergences(
 
 
 def _calls(network: SpikingNetwork, batch: Inputs, target: Mapping[str, Tensor]) -> Iterator[tuple[Inputs, Any]]:
-    """What the network runs in one call each, cut as it would cut it."""
+    """The images of each call, split as the network would split them."""
     size = network.images_per_call(*batch)
     for i in range(0, len(batch[0]), size):
         yield tuple(x[i : i + size] for x in batch), {name: value[i : i + size] for name, value in target.items()}
 
 
 def distances(found: Outputs, targets: Outputs, ranks: Ranks | None = None) -> Tensor:
-    """How far outputs are from others, one number per image `[N]` in float64.
+    """How far outputs are from targets: one number per image `[N]` in float64.
 
-    For one output of scores `[N, K]` it is KL(ANN || SNN) of the classes. For others it is the squared error over the
-    variance of the ANN's outputs, added up over them. With several `ranks`, `found` is this one's share of `targets`.
+    For a single output of scores `[N, K]` it is KL(ANN || SNN) of the classes, otherwise the squared error over the
+    variance of the ANN's output, summed over outputs. With several `ranks`, `found` is this rank's share of `targets`.
     """
     ranks = ranks or Ranks()
     variances = {} if are_scores(targets[0]) else {name: variance(name, targets) for name in targets[0]}
@@ -55,7 +55,7 @@ def distances(found: Outputs, targets: Outputs, ranks: Ranks | None = None) -> T
 def divergence(
     target: Mapping[str, Tensor], output: Mapping[str, Tensor], variances: Mapping[str, float], temperature: float = 1
 ) -> Tensor:
-    """Of each image of one batch, `[N]`; without variances of the ANN's outputs it is that of scores."""
+    """The divergence of each image of a batch `[N]`; without variances, that of scores."""
     if variances:
         return torch.stack([_squares(target[name], output[name]) / over for name, over in variances.items()]).sum(0)
     (name,) = target
@@ -64,13 +64,13 @@ def divergence(
 
 
 def are_scores(outputs: Mapping[str, Tensor]) -> bool:
-    """Whether outputs are those of a classifier: one of them, `[N, K]`."""
+    """Whether outputs are those of a classifier: a single one, `[N, K]`."""
     (first, *others) = outputs.values()
     return not others and first.ndim == 2 and first.shape[1] > 1
 
 
 def variance(name: str, targets: Outputs) -> float:
-    """Of one of the ANN's outputs over all images; 1 where it is always the same."""
+    """The variance of one of the ANN's outputs over all images; 1 if it is constant."""
     values = torch.cat([target[name].double().flatten() for target in targets])
     return (float(values.var()) if len(values) > 1 else 0.0) or 1.0
 
@@ -80,5 +80,5 @@ def _squares(target: Tensor, output: Tensor) -> Tensor:
 
 
 def standard_error(differences: Tensor) -> float:
-    """Of the mean of paired differences; infinite where there are too few to tell."""
+    """The standard error of the mean of paired differences; infinite if there are too few."""
     return float(differences.std()) / len(differences) ** 0.5 if len(differences) > 1 else float("inf")

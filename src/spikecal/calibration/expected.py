@@ -1,4 +1,4 @@
-"""What a network is expected to cost before it has run, from how often its neurons should fire by the ANN's values."""
+"""The expected energy of a network before it has run, from firing rates according to the ANN's values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from spikecal.graph.merging import multiply_adds
 from spikecal.graph.ops import AdaptiveAvgPool, Add, AvgPool, Reduce, Spike
 from spikecal.graph.stages import WEIGHTED
 
-MAC_PJ, AC_PJ = 4.6, 0.9  # a multiplication with addition, an addition: 45 nm, float32
+MAC_PJ, AC_PJ = 4.6, 0.9  # a multiply-accumulate, an addition: 45 nm, float32
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Picojoules of one image: the ANN's, and the SNN's by what its weighted layers read."""
+    """Picojoules per image: the ANN's, and the SNN's by what its weighted layers read."""
 
     T: int
     ann: float
@@ -32,20 +32,20 @@ class Expected:
         return (self.once + self.analog + self.spikes) / self.ann if self.ann else 0.0
 
     def sentence(self) -> str:
-        """What share of the ANN's energy it takes; where that is more than all of it, also why and what helps."""
+        """The share of the ANN's energy; if the SNN takes more, also the reason and the way out."""
         share = f"expected energy at T={self.T}: {100 * self.ratio:.0f} % of the ANN's"
         return f"{share}; {self._advice()}" if self.ratio > 1 else share
 
     def _advice(self) -> str:
         if self.analog > self.spikes:
             layers = "1 layer reads" if self.readers == 1 else f"{self.readers} layers read"
-            return f'{layers} linear values as currents, at every step: joints="signed" (--joints signed) sends spikes'
+            return f'{layers} linear values as currents at every step: joints="signed" (--joints signed) sends spikes'
         even = int(self.T * (self.ann - self.once) / max(self.analog + self.spikes, 1e-12))
-        return f"use fewer steps: both cost the same at about T={even}" if even >= 1 else "it costs more at every T"
+        return f"use fewer steps: the costs are equal at about T={even}" if even >= 1 else "it costs more at every T"
 
 
 def expected_rate(histogram: Histogram, theta: Tensor) -> float:
-    """Spikes per neuron and step: the mean of `clip(x, 0, theta) / theta`, with all values of a bin in its middle."""
+    """Spikes per neuron and step: the mean of `clip(x, 0, theta) / theta`, with values at the middle of their bins."""
     edges = histogram.edges()
     middles = (edges[:, :-1] + edges[:, 1:]) / 2
     limits = theta.double().to(edges.device).view(-1, 1).expand(len(edges), 1)
@@ -55,7 +55,7 @@ def expected_rate(histogram: Histogram, theta: Tensor) -> float:
 
 
 def expected_energy(graph: Graph, sizes: Sizes, rates: Mapping[str, float], T: int) -> Expected:
-    """Of the synapses alone, as the paper counts; `sizes` are shapes of all values, `rates` those of spiking layers."""
+    """Energy of synapses alone, as in the paper; `sizes` are shapes of all values, `rates` those of spiking layers."""
     kinds, reach = in_time(graph), _spikes_per_element(graph, sizes, rates)
     ann, cost, readers = 0.0, {"once": 0.0, "analog": 0.0, "spikes": 0.0}, 0
     for node in graph.nodes.values():
@@ -71,7 +71,7 @@ def expected_energy(graph: Graph, sizes: Sizes, rates: Mapping[str, float], T: i
 
 
 def _spikes_per_element(graph: Graph, sizes: Sizes, rates: Mapping[str, float]) -> dict[str, float]:
-    """How many spikes reach an element of each value in a step; pools and sums let all of theirs through."""
+    """How many spikes reach an element of each value per step; pools and sums pass on all of theirs."""
     found: dict[str, float] = {}
     for node in graph.nodes.values():
         read = [(found[name], prod(sizes[name][1:])) for name in node.inputs]

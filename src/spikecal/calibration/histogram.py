@@ -1,4 +1,4 @@
-"""Streaming histograms of activations, one a channel. Merging them in any order gives the same counts to the bit."""
+"""Streaming histograms of activations, one per channel. Merging them in any order gives bitwise identical counts."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from spikecal.kernels import loops
 
 BINS = 2048
-PARTS = ("counts", "exponent", "maximum", "clipped")  # what a histogram is made of, in files
+PARTS = ("counts", "exponent", "maximum", "clipped")  # the parts of a histogram in files
 
 
 @dataclass
@@ -17,7 +17,7 @@ class Histogram:
 
     The width w of a channel is a power of two, `2**exponent / BINS`, and grows by merging neighbours when a larger
     value arrives. Powers of two make the bin of a value exact, so neither batch order nor batch size matters.
-    A clipped activation has a lump of values at exactly its clip: `clipped` says how many of the counts those are.
+    A clipped activation has many values at exactly its clip: `clipped` is how many of the counts those are.
     """
 
     counts: Tensor  # [C, 1 + BINS] int64
@@ -27,7 +27,7 @@ class Histogram:
 
     @classmethod
     def of(cls, values: Tensor, channel: int, clip: float | None = None) -> "Histogram":
-        """The histogram of one batch, channels at dimension `channel`, of an activation that ends at `clip`."""
+        """The histogram of one batch, channels at dimension `channel`, of an activation clipped at `clip`."""
         rows = values.movedim(channel, -1)
         channels = rows.shape[-1]
         rows = rows.reshape(-1, channels)
@@ -40,7 +40,7 @@ class Histogram:
         counts = loops.count_into_bins(rows, per_unit, BINS + 1)
         if counts is not None:
             return cls(counts, exponent, maximum, clipped)
-        # float32 holds every index exactly up to 2**24; wider layers are counted a block of channels at a time
+        # float32 is exact for indices up to 2**24; wider layers are counted one block of channels at a time
         block = (1 << 24) // (BINS + 1)
         parts = []
         for start in range(0, channels, block):
@@ -53,7 +53,7 @@ class Histogram:
 
     @classmethod
     def empty(cls, channels: int, device: torch.device) -> "Histogram":
-        """The histogram of no values at all."""
+        """An empty histogram."""
         maximum = torch.zeros(channels, dtype=torch.float64, device=device)
         counts = torch.zeros(channels, 1 + BINS, dtype=torch.int64, device=device)
         return cls(counts, _exponent(maximum), maximum, torch.zeros_like(counts[:, 0]))
@@ -65,13 +65,13 @@ class Histogram:
         return Histogram(counts, exponent, maximum, self.clipped + other.clipped)
 
     def layer(self) -> "Histogram":
-        """All channels as one."""
+        """All channels merged into one."""
         exponent = self.exponent.max().expand_as(self.exponent)
         counts = self.widened(exponent).sum(0, keepdim=True)
         return Histogram(counts, exponent[:1], self.maximum.max()[None], self.clipped.sum()[None])
 
     def edges(self) -> Tensor:
-        """Upper edge of every bin and the zero before them: `[C, 1 + BINS]` float64."""
+        """Zero, and the upper edge of every bin: `[C, 1 + BINS]` float64."""
         width = torch.ldexp(torch.ones_like(self.maximum) / BINS, self.exponent)
         return width[:, None] * torch.arange(BINS + 1, device=width.device)
 
@@ -88,7 +88,7 @@ class Histogram:
         return torch.minimum((lower + (upper - lower) * inside)[:, 0], self.maximum)
 
     def widened(self, exponent: Tensor) -> Tensor:
-        """The counts with the bins of width `2**exponent / BINS`."""
+        """The counts for bins of width `2**exponent / BINS`."""
         growth = exponent - self.exponent
         if not growth.any():
             return self.counts
@@ -102,14 +102,14 @@ class Histogram:
 
 
 def merge_bins(counts: Tensor, factor: int) -> Tensor:
-    """`[C, n]` counts with every `factor` neighbours, a power of two, as one."""
+    """`[C, n]` counts, merging `factor` neighbours each, a power of two."""
     if factor >= counts.shape[1]:
         return counts.sum(1, keepdim=True)
     return counts.reshape(len(counts), -1, factor).sum(2)
 
 
 def _column_maximum(rows: Tensor) -> Tensor:
-    """`rows.amax(0)`, in two steps: torch is slow where the rows are short."""
+    """`rows.amax(0)`, in two steps: torch is slow if the rows are short."""
     count, width = rows.shape
     group = max(1, min(count, 4096 // width))
     whole = count - count % group
@@ -118,6 +118,6 @@ def _column_maximum(rows: Tensor) -> Tensor:
 
 
 def _exponent(maximum: Tensor) -> Tensor:
-    """The smallest e with max < 2**e; a channel of zeros gets a small one that any value widens."""
+    """The smallest e with max < 2**e; a channel of zeros gets a tiny one that any value raises."""
     _, exponent = torch.frexp(maximum)
     return torch.where(maximum > 0, exponent, torch.full_like(exponent, -60))

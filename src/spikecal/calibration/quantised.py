@@ -1,4 +1,4 @@
-"""The quantised network: what a spiking network computes where no spike comes early or late. One pass, not T."""
+"""The quantised network: what a spiking network computes if no spike comes early or late, in one pass instead of T."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -12,15 +12,15 @@ from spikecal.graph.ops import ChannelAffine, Joint, Op, Shapes, Spike, along, f
 from spikecal.graph.stages import WEIGHTED
 from spikecal.snn.network import weights_channels_last
 
-Values = Mapping[str, Tensor]  # "node:tensor" -> what is learned; of a threshold its logarithm
-SetThreshold = Callable[[Spike, Tensor], None]  # gives neurons a threshold, and the half step of rounding with it
+Values = Mapping[str, Tensor]  # "node:tensor" -> the learned value; a threshold as its logarithm
+SetThreshold = Callable[[Spike, Tensor], None]  # sets a layer's threshold and the matching half step of rounding
 
 
 class Quantised(Spike):
-    """An activation as `steps` steps can express it: `theta/T N(z + shift)`, N the neuron's sum of levels.
+    """An activation that `steps` steps can express: `theta/T N(z + shift)`, N the neuron's sum of levels.
 
-    For integrate-and-fire that rounds by half a step it is `theta/T clip(floor(T z/theta + 1/2), 0, T)`. No file knows
-    this operation: it stands in graphs that calibration aims at, never in a spiking network.
+    For integrate-and-fire with a half step of rounding: `theta/T clip(floor(T z/theta + 1/2), 0, T)`. Files never
+    hold this operation: it is part of graphs that calibration aims at, not of spiking networks.
     """
 
     CONFIG: ClassVar[dict[str, Any]] = {**Spike.CONFIG, "steps": 1}
@@ -35,9 +35,9 @@ class Quantised(Spike):
 
 
 class _Rounded(torch.autograd.Function):
-    """`theta/T N(z)` with the floor taken for a line: slope 1 by z where N is not clipped, 0 where it is.
+    """`theta/T N(z)` with a straight-through floor: the slope in z is 1 where N is not clipped, else 0.
 
-    By theta the slope is `N/T - z/theta` where N is not clipped and `N/T` where it is (Esser et al., Learned step size
+    In theta, it is `N/T - z/theta` where N is not clipped, else `N/T` (Esser et al., Learned step size
     quantization, 2020): the half step of rounding grows with theta.
     """
 
@@ -58,10 +58,10 @@ class _Rounded(torch.autograd.Function):
 
 
 def learnable(graph: Graph, T: int, set_threshold: SetThreshold) -> dict[str, Tensor]:
-    """All that a quantised network learns, as it is in the graph of a spiking network.
+    """Everything that a quantised network learns, taken from the graph of a spiking network.
 
-    These are weights and biases, logarithms of thresholds, and what earlier sweeps gave neurons beyond the half step of
-    rounding, as a shift of the current.
+    These are weights and biases, logarithms of thresholds, and what earlier sweeps added to neurons beyond the half
+    step of rounding, as a shift of the current.
     """
     found: dict[str, Tensor] = {}
     for node in graph.nodes.values():
@@ -78,7 +78,7 @@ def learnable(graph: Graph, T: int, set_threshold: SetThreshold) -> dict[str, Te
 
 
 def quantised(graph: Graph, T: int, values: Values, set_threshold: SetThreshold) -> Graph:
-    """The graph of a spiking network as a quantised network that has learned `values`."""
+    """The graph of a spiking network as a quantised network with learned `values`."""
     result = graph.clone()
     for node in result.nodes.values():
         if isinstance(node.op, Spike):
@@ -90,13 +90,13 @@ def quantised(graph: Graph, T: int, values: Values, set_threshold: SetThreshold)
 
 
 def learned_by(graph: Graph, values: Values) -> dict[str, nn.Parameter]:
-    """Where a quantised network holds `values`; of a threshold it holds the threshold itself."""
+    """Where a quantised network holds `values`; a threshold as itself, not its logarithm."""
     names = ((node, name, f"{node.name}:{name}") for node in graph.nodes.values() for name in node.op.TENSORS)
     return {key: getattr(node.op, name) for node, name, key in names if key in values}
 
 
 def put_into(graph: Graph, aim: Graph, set_threshold: SetThreshold) -> None:
-    """Give the graph of a spiking network what the quantised network `aim` has."""
+    """Copy the learned values of the quantised network `aim` to the graph of a spiking network."""
     for name, node in graph.nodes.items():
         op, new = node.op, aim.nodes[name].op
         if isinstance(op, Spike):
@@ -113,7 +113,7 @@ def put_into(graph: Graph, aim: Graph, set_threshold: SetThreshold) -> None:
 def output_values(graph: Graph, *inputs: Tensor) -> dict[str, Tensor]:
     """The outputs of a quantised network, before any head.
 
-    One that is itself an activation is not rounded: a spiking network reads it from its current, too.
+    An output that is itself an activation is not rounded: a spiking network also reads it from its current.
     """
     ends = {name: graph.nodes[name] for name in graph.outputs()}
     sources = {name: end.inputs[0] if isinstance(end.op, Spike) else name for name, end in ends.items()}
@@ -125,7 +125,7 @@ def output_values(graph: Graph, *inputs: Tensor) -> dict[str, Tensor]:
 
 
 def _calibrated(op: Spike, T: int, set_threshold: SetThreshold) -> Tensor:
-    """What a sweep gave neurons beyond the half step of rounding, per step; the mean over positions, [C] or [1]."""
+    """What sweeps added to neurons beyond the half step of rounding, per step; mean over positions, [C] or [1]."""
     plain = op.clone()
     plain.step_bias = None
     assert op.theta is not None

@@ -1,4 +1,4 @@
-"""Delayed read-out: the first steps of a deep network are warm-up, and an answer may be better without them."""
+"""Delayed read-out: the first steps of a deep network are warm-up, and its answer may be better without them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from spikecal.calibration.images import batches
 from spikecal.calibration.whole import NetworkPhase, State, Whole
 from spikecal.graph.graph import Graph
 
-LATEST = 2  # at most T over so much is left out
+LATEST = 2  # at most T over this is left out
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOut(NetworkPhase):
-    """Outputs are the mean over (t0, T] instead of (0, T]; t0 is chosen by the divergence from the ANN's outputs.
+    """Average outputs over (t0, T] instead of (0, T]; t0 is chosen by the divergence from the ANN's outputs.
 
-    It belongs at the end of a pipeline: what is calibrated after it would aim at the mean over all steps. Tried are 0
-    and the eighths of T up to a half; another one than 0 has to be better by more than one standard error, paired over
+    It belongs at the end of a pipeline: later calibration would aim at the mean over all steps. It tries 0
+    and the eighths of T up to a half; to replace 0, another must be better by more than one standard error, paired over
     images.
     """
 
@@ -47,12 +47,12 @@ class ReadOut(NetworkPhase):
 
 
 def warm_ups(T: int) -> list[int]:
-    """0, and the eighths of T up to a half that are whole steps."""
+    """0, and the eighths of T up to a half that are integers."""
     return sorted({round(share * T / 8) for share in range(8 // LATEST + 1)})
 
 
 def best(tried: Sequence[int], divergences: Sequence[Tensor]) -> int:
-    """The one with the least divergence of those that are better than the first beyond chance, or the first."""
+    """The one with the least divergence among those significantly better than the first; else the first."""
     plain = divergences[0]
     better = [
         (float(each.mean()), warm_up)

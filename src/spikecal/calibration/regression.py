@@ -1,4 +1,4 @@
-"""Weights in closed form: ridge regression from the mean spikes that really arrive to the ANN's pre-activations."""
+"""Weights in closed form: ridge regression from the actual mean incoming spikes to the ANN's pre-activations."""
 
 import math
 from collections import Counter, defaultdict
@@ -19,24 +19,25 @@ from spikecal.graph.ops import Add, ChannelAffine, Conv, Linear, Op, SignedSpike
 from spikecal.graph.stages import Stage
 from spikecal.tensors import channels_last
 
-ROWS = 50_000  # positions that weights are fitted to, at most; F features cost F / ROWS of the error that is left
-ROW_FLOATS = 1 << 25  # numbers that all features of these positions may hold together
-ROWS_PER_FEATURE = 8  # never fewer than these for lack of room
-PART = 8192  # rows that are multiplied at once in float64
+ROWS = 50_000  # most positions that weights are fitted to; F features cost F / ROWS of the remaining error
+ROW_FLOATS = 1 << 25  # most numbers in all features of these positions together
+ROWS_PER_FEATURE = 8  # lack of room never reduces them below this
+PART = 8192  # rows multiplied at once in float64
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClosedFormWeights(Calibrator):
     """`W = W0 + (Z - P0)' X/n (X'X/n + c I)^-1`, c being `ridge` times the mean of the diagonal of X'X/n.
 
-    Ridge regression. A row of X is what the weights see at one position (im2col) of the mean spikes that arrive, less
-    the mean of all rows; what remains of Z - P0 on average goes into the bias, without a penalty. P0 is what arrives
-    with the present weights W0, and Z what should: the ANN's pre-activation z. Where z <= 0 every current P <= 0 is as
-    right, so that Z = min(P, 0); where z >= theta, the most that neurons emit, Z = max(P, theta). P changes with the
-    weights: Z is taken anew in each of several `rounds`, with the same factor, and the error falls in all of them.
+    Ridge regression. A row of X is what the weights see at one position (im2col) of the mean incoming spikes, minus
+    the mean of all rows; the mean remainder of Z - P0 goes into the bias, without a penalty. P0 is what arrives
+    with the current weights W0, and Z what should: the ANN's pre-activation z. Where z <= 0, every current P <= 0 is as
+    right, so Z = min(P, 0); where z >= theta, the most that neurons emit, Z = max(P, theta). P changes with the
+    weights, so Z is recomputed in each of several `rounds`, with the same factor, and the error falls in each of them.
 
-    Weights that are summed are fitted together, to all of the sum: they make up for what a skip connection gets wrong.
-    Weights with more than sums and channel scales between them and the stage's end, such as a pool, are left alone.
+    Weights whose results are summed are fitted together, to the whole sum: they make up for errors of a skip
+    connection. Weights with anything else, such as a pool, between them and the stage's end than sums and channel
+    scales are left alone.
     """
 
     images: int = 1024
@@ -66,7 +67,7 @@ class ClosedFormWeights(Calibrator):
         left = [node.name for node in view.stage.weighted() if node.name not in fitted]
         if left:
             view.notes.append(
-                f"{', '.join(left)}: not a plain term of the sum at the stage's end, weights left as they are"
+                f"{', '.join(left)}: not a plain term of the sum at the stage's end, weights left unchanged"
             )
         if not blocks:
             return Update()
@@ -89,7 +90,7 @@ class ClosedFormWeights(Calibrator):
 
 @dataclass(frozen=True)
 class Branch:
-    """A node with weights, and what its output channels are multiplied by on their way to the stage's end."""
+    """A node with weights, and the factors of its output channels on their way to the stage's end."""
 
     node: Node
     gain: Tensor  # [O]
@@ -102,7 +103,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Block:
-    """Branches that are fitted together: of as many groups, with channels at the same dimension (from the end)."""
+    """Branches fitted together: with equally many groups, and channels at the same dimension (from the end)."""
 
     branches: tuple[Branch, ...]
     groups: int
@@ -110,7 +111,7 @@ class Block:
 
 
 def blocks_of(view: StageView) -> list[Block]:
-    """The weights of a stage that can be fitted, those of one kind together."""
+    """The weights of a stage that can be fitted, grouped by kind."""
     found: dict[tuple[int, int], list[Branch]] = defaultdict(list)
     end = view.stage.name
     for node, gain in gains(view.stage):
@@ -125,14 +126,14 @@ def blocks_of(view: StageView) -> list[Block]:
 
 
 def gains(stage: Stage) -> Iterator[tuple[Node, Tensor | float]]:
-    """The nodes with weights that reach the stage's end by sums and channel scales alone, and their factors."""
+    """The nodes with weights that reach the stage's end through sums and channel scales alone, and their factors."""
     reads = Counter(name for node in stage.nodes for name in node.inputs)
     found: dict[str, list[Tensor | float]] = defaultdict(list)
     found[stage.end.inputs[0]].append(1.0)
     for node in reversed(stage.nodes[:-1]):
         op, known = node.op, found[node.name]
         if len(known) != reads[node.name]:
-            continue  # something else reads it, too
+            continue  # something else reads it as well
         gain = sum(known[1:], known[0])
         if isinstance(op, Add):
             for name, coefficient in zip(node.inputs, op.coefficients, strict=True):
@@ -149,7 +150,7 @@ def output_dim(op: Op) -> int:
 
 
 def has_bias(view: StageView, dim: int) -> bool:
-    """Whether the stage's end has a bias for channels at dimension `dim` that counts wherever the stage is read.
+    """Whether the stage's end has a bias for channels at dimension `dim` that takes effect wherever the stage is read.
 
     An output that is itself an activation is read without the bias of its neurons.
     """
@@ -162,9 +163,9 @@ def has_bias(view: StageView, dim: int) -> bool:
 
 @dataclass(frozen=True)
 class Rows:
-    """Some positions of all images: features `[groups, n, F]` of each block, and what the sum at the end is there.
+    """Some positions of all images: features `[groups, n, F]` of each block, and the sum at the end there.
 
-    `predicted` `[n, O]` is what arrives with the present weights; all values from `low` to `high` are equally right.
+    `predicted` `[n, O]` is what arrives with the current weights; all values from `low` to `high` are equally right.
     """
 
     features: list[Tensor]
@@ -173,12 +174,12 @@ class Rows:
     high: Tensor
 
     def wanted(self, predicted: Tensor) -> Tensor:
-        """The nearest right values to these."""
+        """The right values nearest to these."""
         return predicted.clamp(self.low, self.high)
 
 
 def gather(view: StageView, blocks: Sequence[Block], images: int) -> Rows:
-    """Rows of positions drawn by the stage's seed, as many as memory and time allow, evenly from all images."""
+    """Rows of positions drawn with the stage's seed, as many as memory and time allow, evenly from all images."""
     calls, dim = view.first_calls_of_all(images), blocks[0].dim
     sizes = [positions(view, call, dim) for call in calls]
     total, generator = sum(map(prod, sizes)), torch.Generator().manual_seed(view.seed)
@@ -195,14 +196,14 @@ def gather(view: StageView, blocks: Sequence[Block], images: int) -> Rows:
 
 
 def _no_rows(blocks: Sequence[Block], like: Tensor) -> list[Tensor]:
-    """What a rank without images has of all that `_rows` gives."""
+    """The result of `_rows` for a rank without images."""
     wide = [sum(branch.op.weight[0].numel() for branch in block.branches) for block in blocks]
     features = [like.new_empty(block.groups, 0, width) for block, width in zip(blocks, wide, strict=True)]
     return [*features, *[like.new_empty(0, like.shape[blocks[0].dim])] * 3]
 
 
 def _rows(view: StageView, blocks: Sequence[Block], call: range, where: tuple[Tensor, ...]) -> list[Tensor]:
-    """Of one call: the features of every block, what is predicted, and the bounds of what is right."""
+    """For one call: the features of every block, the prediction, and the bounds of right values."""
     stage = view.stage
     inputs = {name: view.mean_value(name, call) for name in stage.inputs}
     values = mean_values(stage, inputs, view.shapes[call.start])
@@ -212,7 +213,7 @@ def _rows(view: StageView, blocks: Sequence[Block], call: range, where: tuple[Te
 
 
 def positions(view: StageView, call: range, dim: int) -> tuple[int, ...]:
-    """How many images a call has, and positions along each dimension but that of the channels."""
+    """How many images a call has, and positions along each dimension except the channels."""
     shape = list(view.shapes[call.start][view.stage.name])
     shape[0] = sum(view.counts[batch] for batch in call)
     del shape[dim]
@@ -220,17 +221,17 @@ def positions(view: StageView, call: range, dim: int) -> tuple[int, ...]:
 
 
 def row_count(blocks: Sequence[Block], available: int) -> int:
-    """As many rows as there are, or as their features leave room for."""
+    """The number of rows: all, or as many as fit with their features."""
     columns = [sum(branch.op.weight[0].numel() for branch in block.branches) for block in blocks]
     width = sum(block.groups * count for block, count in zip(blocks, columns, strict=True))
     return min(available, ROWS, max(ROW_FLOATS // width, ROWS_PER_FEATURE * max(columns)))
 
 
 def at_the_end(view: StageView, call: range, current: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What a mean current comes to, and the least and the greatest that are as right as the ANN's value.
+    """The effective mean current, and the least and greatest that are as right as the ANN's value.
 
-    Neurons emit `theta/T floor((T I + own charge) / theta)`, and half a step of theta/T is cut off on average; those
-    that round cut nothing off. They emit nothing below 0, or below -theta where they are signed, and theta at most. An
+    Neurons emit `theta/T floor((T I + own charge) / theta)`, which loses half a step of theta/T on average; those
+    that round lose nothing. They emit nothing below 0, or -theta if they are signed, and theta at most. An
     output of the network is read as the activation of its current alone.
     """
     end = view.stage.end.op
@@ -246,7 +247,7 @@ def at_the_end(view: StageView, call: range, current: Tensor) -> tuple[Tensor, T
     highest = torch.as_tensor(most).to(z)
     linear = isinstance(end, SignedSpike)
     lowest = -highest if linear else torch.zeros_like(highest)
-    undershoot = end.neuron.alphabet[0] < 0 and not linear  # a ReLU's neurons must not, where they can
+    undershoot = end.neuron.alphabet[0] < 0 and not linear  # neurons of a ReLU must not undershoot, even if they can
     low = torch.where(z > lowest, torch.minimum(z, highest), z if undershoot else -torch.inf)
     return current, low, torch.where(z < highest, torch.maximum(z, lowest), torch.inf)
 
@@ -261,7 +262,7 @@ def features(block: Block, values: dict[str, Tensor], where: tuple[Tensor, ...])
 
 
 def patches(op: Conv | Linear, x: Tensor) -> Tensor:
-    """`[N, *positions, C, *kernel]`, a view: what each output of a convolution sees; of a linear layer x itself."""
+    """`[N, *positions, C, *kernel]`, a view: what each output of a convolution sees; for a linear layer x itself."""
     if isinstance(op, Linear):
         return x
     x = F.pad(x, [amount for pad in reversed(op.padding) for amount in (pad, pad)])
@@ -278,7 +279,7 @@ class Fit:
     """Ridge regression on the features of one block; `predicted` `[n, O]` is what the change adds to the current."""
 
     def __init__(self, block: Block, features: Tensor, ridge: float, shifts: bool) -> None:
-        """`shifts`: whether there is a bias to fit, too. The features are taken over, and change."""
+        """`shifts`: whether there is also a bias to fit. The features are changed in place."""
         self.block, self.shifts, self._rows = block, shifts, features.shape[1]
         self._mean = features.mean(1, keepdim=True, dtype=torch.float64)
         if not shifts:
@@ -308,12 +309,12 @@ class Fit:
         gram /= self._rows
         variance = gram.diagonal(dim1=1, dim2=2).sum(1) / self._features.shape[2]
         lost = torch.finfo(self._features.dtype).eps * self._mean.square().mean((1, 2))
-        penalty = torch.where(variance > lost, ridge * variance, 1.0)  # else the same arrives everywhere, or nothing
+        penalty = torch.where(variance > lost, ridge * variance, 1.0)  # else the input is constant or zero
         gram.diagonal(dim1=1, dim2=2).add_(penalty.unsqueeze(1))
         return torch.linalg.cholesky(gram)
 
     def improve(self, wanted: Tensor) -> None:
-        """The best change of the present weights, whatever it was before, for these values `[n, O]`."""
+        """The best change of the original weights for these values `[n, O]`, whatever the change before."""
         split = self._split(wanted)
         if self._dual:
             inner = torch.cholesky_solve(split / self._rows, self._factor)
@@ -326,7 +327,7 @@ class Fit:
         self.predicted = predicted.transpose(0, 1).flatten(1)
 
     def _split(self, values: Tensor) -> Tensor:
-        """`[n, O]` by groups, `[groups, n, O / groups]`."""
+        """`[n, O]` split into groups, `[groups, n, O / groups]`."""
         return values.reshape(self._rows, self.block.groups, -1).transpose(0, 1)
 
     @property

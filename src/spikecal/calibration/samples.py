@@ -1,7 +1,7 @@
-"""What weights calibration learns from: mean inputs of a stage and the ANN's values at its end, in minibatches."""
+"""Samples for weights calibration: mean inputs of a stage and the ANN's values at its end, in minibatches."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -11,7 +11,7 @@ from spikecal.ranks import Ranks
 from spikecal.snn.execute import Shapes
 from spikecal.tensors import channels_last
 
-LEARNED_FLOATS = 1 << 26  # numbers of the value at a stage's end that a gradient is computed of at once
+LEARNED_FLOATS = 1 << 26  # most numbers at a stage's end whose gradient is computed at once
 
 
 @dataclass(frozen=True)
@@ -21,24 +21,31 @@ class Sample:
     inputs: dict[str, Tensor]
     target: Tensor
     shapes: Shapes
-    first: int = 0  # the number of the first of these images among those of all ranks
-    of: int = 0  # images that all ranks have
+    first: int = 0  # index of the first of these images among those of all ranks
+    of: int = 0  # images of all ranks together
 
     def take(self, chosen: Tensor, device: torch.device) -> "Sample":
         inputs = {name: rows(value, chosen).to(device) for name, value in self.inputs.items()}
         return Sample(inputs, rows(self.target, chosen).to(device), self.shapes)
 
+    def last(self, count: int) -> "Sample":
+        """The last `count` images of all ranks, those of them that are here."""
+        first = self.of - count
+        skip = min(len(self.target), max(0, first - self.first))
+        inputs = {name: value[skip:] for name, value in self.inputs.items()}
+        return Sample(inputs, self.target[skip:], self.shapes, max(0, self.first - first), count)
+
     def own(self, chosen: Tensor) -> Tensor:
-        """Of numbers among the images of all ranks those that are here, as numbers among these."""
+        """Turn indices among the images of all ranks into indices among this rank's, dropping the others'."""
         here = chosen - self.first
         return here[(here >= 0) & (here < len(self.target))].to(self.target.device)
 
 
 @dataclass
 class Samples:
-    """What minibatches are drawn from, grouped by image size; where that is too much for memory, on disk.
+    """The samples that minibatches are drawn from, grouped by image size; on disk if memory does not suffice.
 
-    All ranks draw the same images, and each has a share of them.
+    All ranks draw the same images, and each holds a share of them.
     """
 
     groups: list[Sample]
@@ -47,15 +54,31 @@ class Samples:
     ranks: Ranks
 
     def first(self, size: int) -> Sample:
-        """The first images of the largest size, `size` of them or as many as large images allow."""
+        """The first images of the largest size: `size` of them, or as many as memory allows."""
         group = max(self.groups, key=lambda group: prod(group.target.shape[1:]))
         most = max(1, LEARNED_FLOATS // prod(group.target.shape[1:]))
         found = group.take(group.own(torch.arange(min(size, most, group.of))), self.device)
         inputs = {name: channels_last(self.ranks.joined(value)) for name, value in found.inputs.items()}
         return Sample(inputs, channels_last(self.ranks.joined(found.target)), found.shapes)
 
+    def split(self, share: float) -> tuple["Samples", "Samples | None"]:
+        """All but the last images of each size, and this share of them, at least one; none of a single image."""
+        held = [0 if share == 0 else min(group.of - 1, max(1, round(share * group.of))) for group in self.groups]
+        if not any(held):
+            return self, None
+        learned = [replace(group, of=group.of - count) for group, count in zip(self.groups, held, strict=True)]
+        last = [group.last(count) for group, count in zip(self.groups, held, strict=True)]
+        return replace(self, groups=learned), replace(self, groups=last)
+
+    def parts(self, size: int) -> Iterator[Sample]:
+        """All images of this rank in order, `size` of them at a time."""
+        for group in self.groups:
+            for part in torch.arange(len(group.target), device=group.target.device).split(size):
+                if len(part):
+                    yield group.take(part, self.device)
+
     def draw(self, size: int) -> Iterator[tuple[Sample, float]]:
-        """This rank's images of a minibatch in parts, as few as large images allow, and the share that each is."""
+        """This rank's images of a minibatch in as few parts as memory allows, and the share of each."""
         sizes = torch.tensor([float(group.of) for group in self.groups])
         group = self.groups[int(torch.multinomial(sizes, 1, generator=self.generator))]
         chosen = group.own(torch.randint(group.of, (size,), generator=self.generator))
@@ -63,7 +86,7 @@ class Samples:
             yield group.take(part, self.device), len(part) / size
 
     def add_up(self, parameters: Sequence[Tensor]) -> None:
-        """Make the gradients those of the whole minibatch, of which other ranks may have images."""
+        """Combine the gradients of all ranks into those of the whole minibatch."""
         if self.ranks.count > 1:
             for parameter in parameters:
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
@@ -71,7 +94,7 @@ class Samples:
 
 
 def rows(images: Tensor, chosen: Tensor) -> Tensor:
-    """`images[chosen]` a whole image at a time, channels being last in memory: four times as fast."""
+    """`images[chosen]`, copied image by image in channels-last memory: four times as fast."""
     if images.ndim != 4:
         return images.index_select(0, chosen)
     return images.permute(0, 2, 3, 1).index_select(0, chosen).permute(0, 3, 1, 2)

@@ -1,7 +1,7 @@
 """The sweep: front to back, each stage simulated on the spikes of the stages before it, and calibrated once."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -28,7 +28,7 @@ from spikecal.tensors import channels_last
 from spikecal.usercode import is_own
 from spikecal.workdir import Workdir
 
-UNIT, UNIT_BATCHES = 16, 4  # images and micro-batches, at most, that stay on one rank; calls do not cross units
+UNIT, UNIT_BATCHES = 16, 4  # most images and micro-batches in a unit, which stays on one rank; calls do not cross units
 
 
 @dataclass
@@ -36,7 +36,7 @@ class StageRecord:
     """What happened to one stage. `errors` are relative errors, "before" and after each calibrator.
 
     `rate` is spikes per neuron and step; `saturated` the share of neurons that fire at every step (over images);
-    `dead` the share that fires for no image. A joint has no neurons, and no threshold.
+    `dead` the share that fires for no image. A joint has no neurons and no threshold.
     """
 
     T: int
@@ -65,23 +65,25 @@ def observe(
         inputs = {name: channels_last(x).unsqueeze(0) for name, x in zip(graph.inputs(), batch, strict=True)}
         for stage, value in analog_values(stages, inputs, batch_shapes):
             if isinstance(stage.end.op, Spike):
-                # of magnitudes: signed neurons have one threshold for both signs, others no negative values
+                # of magnitudes: signed neurons have one threshold for both signs, and others no negative values
                 try:
                     seen = Histogram.of(value[0].abs(), stage.end.op.channel, stage.end.op.clip)
                 except ValueError as error:
                     raise DataError(f"{stage.name}: {error} in the ANN: its weights are too large") from error
                 found[stage.name] = found[stage.name].merge(seen)
         progress.advance()
-    return {name: _over_ranks(histogram, ranks) for name, histogram in found.items()}
+    return dict(_over_ranks(found, ranks)) if ranks.count > 1 and found else found
 
 
-def _over_ranks(own: Histogram, ranks: Ranks) -> Histogram:
-    """Merged with those of all other ranks: counts are whole numbers, and add up to the same in any order."""
-    if ranks.count == 1:
-        return own
-    exponent = ranks.largest(own.exponent)
-    counts = ranks.counted(torch.cat([own.widened(exponent), own.clipped[:, None]], 1))
-    return Histogram(counts[:, :-1].contiguous(), exponent, ranks.largest(own.maximum), counts[:, -1].contiguous())
+def _over_ranks(found: dict[str, Histogram], ranks: Ranks) -> Iterator[tuple[str, Histogram]]:
+    """Merge with those of all other ranks: counts are integers, so the order does not matter."""
+    widths = [len(own.maximum) for own in found.values()]
+    maxima = ranks.largest(torch.cat([own.maximum for own in found.values()])).split(widths)
+    exponents = ranks.largest(torch.cat([own.exponent for own in found.values()])).split(widths)
+    for (name, own), maximum, exponent in zip(found.items(), maxima, exponents, strict=True):
+        counts = ranks.counted(torch.cat([own.widened(exponent), own.clipped[:, None]], 1))
+        inside, clipped = counts[:, :-1].contiguous(), counts[:, -1].contiguous()
+        yield name, Histogram(inside, exponent.clone(), maximum.clone(), clipped)
 
 
 @dataclass
@@ -156,7 +158,7 @@ class Sweep:
             self._apply(view, update)
             error = view.simulate(keep=last).error
             if calibrator.guarded and self.ranks.decided(not error <= errors[-1][1]):
-                view.notes.append(f"{calibrator.label} would have raised the error to {error:.4f}: old ones kept")
+                view.notes.append(f"{calibrator.label} would have raised the error to {error:.4f}: left unchanged")
                 _replace(stage, before)
                 view.forget_currents()
                 error = view.simulate(keep=last).error
@@ -165,7 +167,7 @@ class Sweep:
         return self._record(view, errors, time.perf_counter() - started)
 
     def _solve(self, calibrator: Calibrator, view: StageView) -> Update:
-        """What a calibrator asks for. A user's own may ask for anything: what cannot be is told with the stage."""
+        """The update of a calibrator. A user's own may return anything; an error names the stage."""
         if not is_own(type(calibrator)):
             return calibrator.solve(view)
         stage, name = view.stage, type(calibrator).__name__
@@ -218,7 +220,7 @@ def apply(stage: Stage, update: Update) -> None:
         delta = update.v_init
         if op.v_init is not None:
             known: Tensor = op.v_init
-            ndim = max(known.ndim, delta.ndim)  # one a channel and one a neuron are together one a neuron
+            ndim = max(known.ndim, delta.ndim)  # per channel plus per neuron is per neuron
             channel = op.channel - 1 if op.channel > 0 else -1
             delta = along(known, channel, ndim) + along(delta, channel, ndim)
         op.v_init = frozen(delta)
@@ -244,7 +246,7 @@ def _dead(run: Simulation) -> float:
 
 
 def settings_of(record: StageRecord) -> dict[str, Any]:
-    """A record without its timing: what is the same whenever the same conversion is run."""
+    """A record without its timing, which is the same every time the same conversion runs."""
     plain = asdict(record)
     del plain["seconds"]
     return plain

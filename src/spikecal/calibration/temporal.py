@@ -1,4 +1,4 @@
-"""A bias for each step: what a layer of neurons gets wrong at a step, on average, is corrected at that step."""
+"""A bias per step, which corrects the mean error of a layer of neurons at that step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,9 +20,9 @@ from spikecal.snn.execute import Memory, Want, current, emit
 class TemporalBias(Calibrator):
     """`b[t, c] += rate * mean over images and positions of the error at step t`, step by step, in `rounds` passes.
 
-    The error is x - s(t), the ANN's value less what the step emits (Forward Temporal Bias Correction, ECCV 2024). Every
-    step is run, corrected, and run again before the next one. A layer that waits w steps emits at step t on what has
-    arrived up to step t + w: that step's bias is corrected, and the last w steps, where nothing arrives, are not.
+    The error is x - s(t), the ANN's value minus the step's output (Forward Temporal Bias Correction, ECCV 2024). Every
+    step is run, corrected, and run again before the next. A layer that waits w steps emits at step t based on what has
+    arrived up to step t + w: that step's bias is corrected, but not those of the last w steps, where nothing arrives.
     """
 
     images: int = 256
@@ -41,7 +41,7 @@ class TemporalBias(Calibrator):
         return stage.spiking
 
     def passes(self, images: int, T: int) -> float:
-        """Every step of every round is run twice, of the neurons alone."""
+        """Every step of every round runs twice, for the neurons alone."""
         return 0.6 * min(images, self.images) * self.rounds * T
 
     @torch.no_grad()
@@ -52,22 +52,22 @@ class TemporalBias(Calibrator):
         for _ in range(self.rounds):
             runs = [_Steps(view, call, fits) for call in calls]
             for t in range(view.T):
-                if t >= view.wait:  # it emits
+                if t >= view.wait:  # the layer emits
                     bias[t] += self.rate * self._mean_error(view, runs, bias)
                 for run in runs:
                     run.advance(bias)
         return Update(step_bias=bias)
 
     def _mean_error(self, view: StageView, runs: "list[_Steps]", bias: Tensor) -> Tensor:
-        """`[C]`: over all images, each counting the same."""
+        """`[C]`: the mean over all images with equal weights."""
         return view.mean((run.error(bias) for run in runs), self.images, bias.shape[1]).to(bias.dtype)
 
 
 class _Steps:
-    """The images of one call, a step at a time; each step can be tried before it is made."""
+    """The images of one call, one step at a time; each step can be tried before it is taken."""
 
     def __init__(self, view: StageView, call: range, fits: bool) -> None:
-        """`fits` says that the currents of all steps may be held."""
+        """`fits`: whether the currents of all steps fit into memory."""
         self.view, self.call, self.now = view, call, 0
         self.target = view.target(call)
         self._height = view.spike.height(self.target.ndim)
@@ -76,7 +76,7 @@ class _Steps:
         self._arriving = self._current()
 
     def _current(self) -> Tensor:
-        """What arrives at this step, `[1, N, ...]`, without what is being calibrated."""
+        """What arrives at this step, `[1, N, ...]`, without the bias being calibrated."""
         if self._whole is not None:
             return self._whole[self.now : self.now + 1] if len(self._whole) > 1 else self._whole
         values = {name: self.view.arriving(name, self.call, self.now, 1) for name in self.view.stage.inputs}
@@ -90,7 +90,7 @@ class _Steps:
         return emission.total * self._height
 
     def error(self, bias: Tensor) -> Tensor:
-        """`[C]`: what this step would be wrong by, summed over images, a mean over positions."""
+        """`[C]`: the error of this step if taken, summed over images, averaged over positions."""
         trial = replace(self._neurons, nodes={n: _copied(state) for n, state in self._neurons.nodes.items()})
         return over_positions(self.target - self._run(bias, trial), self.view.channel)
 
@@ -102,7 +102,7 @@ class _Steps:
 
 
 def _bytes(view: StageView, calls: Sequence[range]) -> int:
-    """Of one step of the stage's current for all images of these calls."""
+    """Bytes of one step of the stage's current for all images of these calls."""
     return sum(view.target(call).nbytes for call in calls)
 
 

@@ -10,19 +10,19 @@ from spikecal.calibration.histogram import BINS, Histogram, merge_bins
 from spikecal.errors import ConfigError
 from spikecal.settings import check_types, in_python
 
-TOGETHER = 131_072  # numbers a call of the grid search works on: what fits in a processor's cache
-BINS_A_STEP, LEAST_BINS = 64, 512  # finer bins than these no longer change the answer
+TOGETHER = 131_072  # numbers per call of the grid search: fits in a processor's cache
+BINS_A_STEP, LEAST_BINS = 64, 512  # finer bins no longer change the result
 Per = Literal["layer", "channel"]
 Quantiser = Literal["floor", "round"]
 
 
 class UnusableThreshold(ValueError):
-    """What was chosen is no threshold; whoever asked for it knows of which layer."""
+    """The chosen value is not a threshold; the caller knows the layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold:
-    """Base: how the threshold of a layer (or of each of its channels) comes out of its histogram."""
+    """Base: chooses the threshold of a layer (or of each of its channels) from its histogram."""
 
     per: Per = "layer"
     images: int = 1024
@@ -30,12 +30,12 @@ class Threshold:
     def __post_init__(self) -> None:
         check_types(type(self), in_python(self), "threshold")
         if self.per not in ("layer", "channel"):
-            raise ConfigError(f"a threshold is per layer or per channel, not per {self.per!r}")
+            raise ConfigError(f"thresholds must be per 'layer' or 'channel', not per {self.per!r}")
         if self.images < 1:
             raise ConfigError(f"a threshold needs at least one image, not {self.images}")
 
     def solve(self, histogram: Histogram, T: int, quantiser: Quantiser) -> Tensor:
-        """`theta` `[1]` or `[C]`, always positive. A channel that never fired gets its layer's."""
+        """`theta` `[1]` or `[C]`, always positive. A channel that was never active gets its layer's."""
         if self.per == "channel":
             theta = self._chosen(histogram, T, quantiser)
             if (theta > 0).all():
@@ -45,11 +45,11 @@ class Threshold:
         return whole if self.per == "layer" else torch.where(theta > 0, theta, whole)
 
     def choose(self, histogram: Histogram, T: int, quantiser: Quantiser) -> Tensor:
-        """`[C]`: one threshold for each channel of the histogram. Where nothing fired it may be 0."""
+        """`[C]`: one threshold per channel of the histogram. It may be 0 for channels that were never active."""
         raise NotImplementedError
 
     def within(self, theta: Tensor, clip: float | None) -> Tensor:
-        """The same of a layer whose activation ends at `clip`: nothing is to be reached beyond."""
+        """The same for a layer whose activation is clipped at `clip`: no value lies beyond."""
         return theta if clip is None else theta.clamp(max=clip)
 
     def _chosen(self, histogram: Histogram, T: int, quantiser: Quantiser) -> Tensor:
@@ -65,7 +65,7 @@ class Threshold:
 
 @dataclass(frozen=True, kw_only=True)
 class MaxAct(Threshold):
-    """The largest activation seen (Diehl et al.): nothing is clipped, everything is floored coarsely."""
+    """The largest activation seen (Diehl et al.): clips nothing, but floors coarsely."""
 
     def choose(self, histogram: Histogram, T: int, quantiser: Quantiser) -> Tensor:
         return histogram.maximum
@@ -80,7 +80,7 @@ class Percentile(Threshold):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.percent <= 100:
-            raise ConfigError(f"a percentile is in (0, 100], not {self.percent}")
+            raise ConfigError(f"a percentile must be in (0, 100], not {self.percent}")
 
     def choose(self, histogram: Histogram, T: int, quantiser: Quantiser) -> Tensor:
         return histogram.percentile(self.percent)
@@ -88,9 +88,9 @@ class Percentile(Threshold):
 
 @dataclass(frozen=True, kw_only=True)
 class MMSE(Threshold):
-    """The best of `grid` values in (0, max] by mean squared error of the quantiser that is simulated (Algorithm 1).
+    """The best of `grid` values in (0, max] by mean squared error of the simulated quantiser (Algorithm 1).
 
-    With values spread evenly inside each bin, the error has a closed form. In units of the step q = theta/T, with n
+    If values are spread evenly within each bin, the error has a closed form. In units of the step q = theta/T, with n
     the level of u and d = u - n, the integral of the squared error from 0 to u is `n/12 + d^3/3` for rounding and
     `n/3 + d^3/3` for flooring, on both sides of the clip.
     """
@@ -100,14 +100,14 @@ class MMSE(Threshold):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.grid < 1:
-            raise ConfigError(f"a grid has at least one value, not {self.grid}")
+            raise ConfigError(f"the grid must have at least one value, not {self.grid}")
 
     def choose(self, histogram: Histogram, T: int, quantiser: Quantiser) -> Tensor:
         maximum = histogram.maximum.clamp(min=torch.finfo(torch.float32).tiny)
         factor = max(1, BINS // max(LEAST_BINS, BINS_A_STEP * (1 << (T - 1).bit_length())))
         counts = merge_bins(histogram.counts[:, 1:], factor).double()
         edges = histogram.edges()[:, ::factor]
-        # The lump at a clip is no interval: it leaves its bin and is counted at its exact value, the maximum.
+        # Values at a clip are not spread: they leave their bin and count at their exact value, the maximum.
         lump = histogram.clipped.double()
         top = ((maximum / edges[:, 1]).ceil().long() - 1).clamp(min=0)
         counts.scatter_add_(1, top[:, None], -lump[:, None])
@@ -135,7 +135,7 @@ class MMSE(Threshold):
 
 @dataclass(frozen=True, kw_only=True)
 class Learned(MMSE):
-    """The clip that a layer was trained with (PACT, QCFS: `clamp(x, 0, alpha)`); where it has none, that of MMSE."""
+    """The clip that a layer was trained with (PACT, QCFS: `clamp(x, 0, alpha)`); without one, the threshold of MMSE."""
 
     def within(self, theta: Tensor, clip: float | None) -> Tensor:
         return theta if clip is None else torch.full_like(theta, clip)

@@ -1,4 +1,4 @@
-"""What a calibrator may change of a stage, checked before it is changed: every error names the stage."""
+"""What a calibrator may change of a stage, checked before it is applied; every error names the stage."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
@@ -16,7 +16,7 @@ class Update:
     """Changes to one stage: added to its biases and initial potential; new tensors for some of its nodes.
 
     `bias` is `[C]` or `[1]`, `step_bias` `[T, C]`, `v_init` `[C]`, `[1]` or one per neuron. `scale` `[C]` or `[1]`
-    multiplies the thresholds, and before the rest is added all that neurons have of their own. `weights` are by the
+    multiplies the thresholds and the neurons' own parameters, before the rest is added. `weights` are by the
     names of nodes.
     """
 
@@ -27,20 +27,20 @@ class Update:
     weights: dict[str, Tensor] = field(default_factory=dict)
 
     def tensors(self) -> list[Tensor]:
-        """All that is there."""
+        """All parts that are not None."""
         own = self.bias, self.step_bias, self.v_init, self.scale
         return [*(tensor for tensor in own if tensor is not None), *self.weights.values()]
 
 
-NEURONS_OWN = ("step_bias", "v_init", "scale")  # what a joint does not have
+NEURONS_OWN = ("step_bias", "v_init", "scale")  # which joints lack
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """What an update of one stage may hold: `shape` `[N, ...]` is that of its value, `like` any of its values."""
+    """What an update of one stage may contain: `shape` `[N, ...]` is that of its value, `like` one of its values."""
 
     stage: Stage
-    part: str  # whose update it is
+    part: str  # calibrator that the update comes from
     learns: bool
     T: int
     shape: tuple[int, ...]

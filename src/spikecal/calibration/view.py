@@ -1,4 +1,4 @@
-"""What a calibrator sees of one stage: its parameters, its ANN targets, and how it runs as it is now."""
+"""What a calibrator sees of one stage: its parameters, its ANN targets, and how it runs now."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,16 +12,25 @@ from torch import Tensor
 from spikecal.calibration.cache import Cache, Train, Value, joined_in_time, over_time, standard, steps_of
 from spikecal.calibration.samples import Sample, Samples
 from spikecal.errors import CalibrationError
-from spikecal.graph.ops import Spike, of_channels
+from spikecal.graph.ops import MaxPool, Spike, of_channels
 from spikecal.graph.stages import Stage
 from spikecal.ranks import Ranks
-from spikecal.snn.execute import Emission, Memory, Shapes, Want, advance, current, emit, steps_per_call
+from spikecal.snn.execute import (
+    Emission,
+    Memory,
+    Shapes,
+    Want,
+    charging_current,
+    current,
+    emit,
+    steps_per_call,
+)  # fmt: skip
 from spikecal.snn.windows import Windows, gathered
 
 
 @dataclass
 class Simulation:
-    """One run of a stage over all images, reduced to what is asked of it. Sums are float64, added in image order."""
+    """One run of a stage over all images, reduced to sums in float64, added in image order."""
 
     squared_error: float = 0.0
     squared_target: float = 0.0
@@ -29,11 +38,11 @@ class Simulation:
     slots: int = 0  # neurons x images x steps
     saturated: int = 0
     neurons: int = 0  # neurons x images
-    fired: Tensor | None = None  # neuron, or channel where images differ in size -> has it ever fired
+    fired: Tensor | None = None  # neuron, or channel if images differ in size -> has it ever fired
     error_sums: dict[int, Tensor] = field(default_factory=dict)  # n -> sum of x - mean output over the first n images
 
     def sums(self) -> Tensor:
-        """All sums as one vector. Those over fewer images are last: most images add nothing to them."""
+        """All sums as one vector. Sums over fewer images come last: most images add nothing to them."""
         squares = torch.tensor([self.squared_error, self.squared_target], dtype=torch.float64)
         errors = [self.error_sums[mark].flatten() for mark in sorted(self.error_sums, reverse=True)]
         return torch.cat([squares.to(errors[0].device), *errors]) if errors else squares
@@ -47,8 +56,8 @@ class Simulation:
 class StageView:
     """One stage of the network over the micro-batches of a sweep. `ann` is the same stage before any change.
 
-    Micro-batches are as large as the whole network's values allow. Where a stage's own are smaller, one call runs
-    several of them, up to `together` images: small calls waste the processor. `calls` are those of this rank: some of
+    Micro-batches are as large as the whole network's values allow. If a stage's own values are smaller, one call runs
+    several of them, up to `together` images: small calls are inefficient. `calls` are those of this rank: some of
     the `units`, which no call crosses. Sums are those of all ranks.
     """
 
@@ -68,8 +77,8 @@ class StageView:
         ranks: Ranks,
         dtype: torch.dtype,
     ) -> None:
-        self.output, self.ranks = output, ranks  # `output`: of the network
-        # the shape, type and place of values at the end of the stage, without images
+        self.output, self.ranks = output, ranks  # `output`: whether the stage is an output of the network
+        # shape, dtype and device of values at the end of the stage, without images
         self.like = torch.empty(0, *shapes[0][stage.name][1:], dtype=dtype, device=cache.device)
         self.ann, self.stage, self.T, self.cache = ann, stage, windows.T, cache
         self.wait, self.charges = windows.waits.get(stage.name, 0), windows.charges(stage)
@@ -81,7 +90,7 @@ class StageView:
         self._own = set(self.calls)
         own = {name: shapes[0][name] for name in (*stage.inputs, *(node.name for node in stage.nodes))}
         images = max(self.images_of(call) for unit in self.all_calls for call in unit)
-        self.at_once = steps_per_call(own, images)  # below T, a call runs so many steps at a time
+        self.at_once = steps_per_call(own, images)  # if less than T, a call runs this many steps at a time
         self.notes: list[str] = []
         self.simulation = Simulation()
 
@@ -92,7 +101,7 @@ class StageView:
 
     @property
     def spike(self) -> Spike:
-        """The neurons of a stage that has some."""
+        """The neurons of a stage that has them."""
         op = self.stage.end.op
         assert isinstance(op, Spike)
         return op
@@ -105,7 +114,7 @@ class StageView:
         return call in self._own
 
     def starts_before(self, call: range, images: int) -> bool:
-        """Whether a call is of the first `images` images; `images` is one of the marks, or all there are."""
+        """Whether a call belongs to the first `images` images; `images` is one of the marks, or all."""
         return self.images_of(range(call.start)) < images
 
     def first_calls(self, images: int) -> list[range]:
@@ -121,7 +130,7 @@ class StageView:
         return self.ranks.joined(rows.movedim(dim, 0)).movedim(0, dim)
 
     def mean(self, parts: Iterable[Tensor], images: int, size: int) -> Tensor:
-        """The mean `[size]` over the first `images` images, of which `parts` are sums over this rank's calls."""
+        """The mean `[size]` over the first `images` images; `parts` are sums over this rank's calls."""
         total = self.ranks.sum(size, self.cache.device)
         for part in parts:
             total.add(part)
@@ -135,12 +144,12 @@ class StageView:
         return joined([over_time(self.cache.get((name, batch, what))) for batch in call], what == "ann")
 
     def part(self, name: str, call: range, start: int, steps: int) -> Tensor:
-        """Some of the steps of a boundary, `[steps or 1, N, ...]`."""
+        """Some steps of a boundary, `[steps or 1, N, ...]`."""
         held = [self.cache.get((name, batch, "snn")) for batch in call]
         return joined([steps_of(value, start, steps) for value in held], False)
 
     def arriving(self, name: str, call: range, start: int, steps: int) -> Tensor:
-        """Some of the steps of an input in the stage's own time; one that starts earlier enters with the first step."""
+        """Some steps of an input in the stage's own time; an earlier start is added to the first step."""
         lead = self.charges[name]
         begin, end = start + (lead if start else 0), min(self.T, start + steps + lead)
         there = max(0, end - begin)
@@ -173,7 +182,7 @@ class StageView:
 
     @torch.no_grad()
     def prepare(self) -> None:
-        """Run the ANN's stage: it gives the targets."""
+        """Run the ANN's stage, which gives the targets."""
         for call in self.calls:
             value = self.ann.end.op(self.ann_current(call))
             for batch, part in self._split(call, value, 0):
@@ -185,29 +194,34 @@ class StageView:
         return current(self.ann, values, 1, self.shapes[call.start], None)[0]
 
     def current(self, call: range) -> Tensor:
-        """What arrives at the neurons with the stage's present weights, `[T or 1, N, ...]`."""
-        key = (self.stage.name, call.start, "current")
+        """What arrives at the neurons with the stage's current weights, `[T or 1, N, ...]`."""
+        return self._current(call, 0, self.T, Memory(self.wait))
+
+    def _current(self, call: range, start: int, steps: int, memory: Memory) -> Tensor:
+        """Some steps of `current`. A max-pool remembers earlier steps: behind it only all steps at once are kept."""
+        key = (self.stage.name, call.start, f"current{start or ''}")
         held = self.cache.find(key)
         if held is None:
-            values = {n: self.arriving(n, call, 0, self.T) for n in self.stage.inputs}
-            held = current(self.stage, values, self.T, self.shapes[call.start], Memory())
-            self.cache.put(key, held)
+            values = {n: self.arriving(n, call, start, steps) for n in self.stage.inputs}
+            held = charging_current(self.stage, values, steps, self.shapes[call.start], memory)
+            if steps == self.T or not any(isinstance(node.op, MaxPool) for node in self.stage.nodes):
+                self.cache.put(key, held)
         return over_time(held)
 
     def forget_currents(self) -> None:
-        """The weights have changed."""
+        """Forget what depends on weights: they have changed."""
         self.cache.free(self.stage.name, "current")
 
     # -- simulation --------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def simulate(self, keep: bool) -> Simulation:
-        """Run the stage over all images as it is now.
+        """Run the stage over all images in its present state.
 
-        `keep`, in the last run of a stage, puts what it emits into the cache for later stages, and counts its spikes;
-        the runs before it add up the errors that calibrators ask for.
+        `keep`, in the last run of a stage, puts its output into the cache for later stages, and counts its spikes;
+        earlier runs add up the errors that calibrators ask for.
         """
-        marks = () if keep else self.marks  # nothing is solved after the run that is kept
+        marks = () if keep else self.marks  # nothing is solved after the kept run
         shape = tuple(self.like.shape[1:]) if self.one_size else (self.like.shape[self.channel],)
         total = self.ranks.sum(2 + len(marks) * prod(shape), self.cache.device)
         counted = Simulation()
@@ -235,7 +249,7 @@ class StageView:
                 result.error_sums[mark] = found if known is None else known + found
 
     def _everywhere(self, own: Simulation) -> Simulation:
-        """What was counted, over all ranks."""
+        """The counts of all ranks."""
         if not isinstance(self.stage.end.op, Spike):
             return own
         counts = self.ranks.counted(torch.tensor([own.spikes, own.slots, own.saturated, own.neurons]))
@@ -244,14 +258,14 @@ class StageView:
         return Simulation(spikes=spikes, slots=slots, saturated=saturated, neurons=neurons, fired=fired)
 
     def _never(self) -> Tensor:
-        """`fired` where there are no images."""
+        """`fired` without any images."""
         size = prod(self.like.shape[1:]) if self.one_size else self.like.shape[self.channel]
         return torch.zeros(size, dtype=torch.bool, device=self.cache.device)
 
     def _run(self, call: range, keep: bool, result: Simulation) -> Tensor:
-        """One call: the mean output. What is passed on goes into the cache, where `keep`.
+        """The mean output of one call. With `keep`, the output goes into the cache.
 
-        Large images would not fit into memory with all of their steps: they are run a few steps at a time.
+        Large images would not fit into memory with all their steps: they run a few steps at a time.
         """
         want = Want.TOTAL | Want.LEVELS if keep else Want.TOTAL
         total, spikes = _Sum(), _Sum()
@@ -262,6 +276,8 @@ class StageView:
                 spikes.add(emission.spikes)
             for batch, part in self._passed_on(call, emission) if keep and emission.steps else ():
                 kept[batch].append(part)
+        if keep:
+            self.cache.forget_current(self.stage.name, call.start)  # nothing comes after the run that is kept
         for batch, parts in kept.items() if keep else ():
             self.cache.put((self.stage.name, batch, "snn"), joined_in_time(parts, self.at_once))
         op = self.stage.end.op
@@ -272,7 +288,7 @@ class StageView:
         return total.value * (op.height(total.value.ndim) / self.T)
 
     def mean_output(self, call: range, stage: Stage) -> Tensor:
-        """What one call of `stage` gives on average: this stage, with other neurons at its end."""
+        """The mean output of one call of `stage`: this stage with other neurons at its end."""
         op, total = stage.end.op, _Sum()
         assert isinstance(op, Spike)
         for emission in self._emissions(call, Want.TOTAL, stage):
@@ -281,20 +297,15 @@ class StageView:
         return total.value * (op.height(total.value.ndim) / self.T)
 
     def _emissions(self, call: range, want: Want, stage: Stage | None = None) -> Iterator[Emission]:
-        """What the stage emits in all T steps; currents are kept between runs where all steps fit at once."""
+        """What the stage emits in all T steps; currents are kept between runs where there is room."""
         memory, stage = Memory(self.wait), stage or self.stage
-        self.ranks.beat()
-        if self.at_once >= self.T:
-            yield emit(stage, self.current(call), self.T, memory, want, self.wait)
-            return
         for start, steps in self._parts():
-            values = {name: self.arriving(name, call, start, steps) for name in self.stage.inputs}
             flush = self.wait if start + steps == self.T else 0
             self.ranks.beat()
-            yield advance(stage, values, steps, self.shapes[call.start], memory, want, flush)
+            yield emit(stage, self._current(call, start, steps, memory), steps, memory, want, flush)
 
     def _passed_on(self, call: range, emission: Emission) -> Iterator[tuple[int, Value]]:
-        """What each micro-batch passes on, as the cache keeps it."""
+        """The output of each micro-batch, as the cache keeps it."""
         op = self.stage.end.op
         if isinstance(op, Spike):
             assert emission.levels is not None
@@ -307,7 +318,7 @@ class StageView:
             yield batch, standard(part)
 
     def _count(self, spikes: Tensor, result: Simulation) -> None:
-        """Add up what the records say of the spikes."""
+        """Add up the spike counts for the records."""
         op = self.stage.end.op
         assert isinstance(op, Spike)
         result.spikes += int(spikes.sum(dtype=torch.float64))
@@ -326,7 +337,7 @@ class StageView:
     # -- what calibrators ask for ------------------------------------------------------------------------------
 
     def mean_error(self, images: int, per: str) -> Tensor:
-        """Mean of `x - mean output` over the first `images` images: `[C]`, or one a neuron `[C, H, W]`."""
+        """Mean of `x - mean output` over the first `images` images: `[C]`, or per neuron `[C, H, W]`."""
         total = sum(self.counts)
         mark, dtype = min(images, total), self.like.dtype
         if mark not in self.simulation.error_sums:
@@ -338,16 +349,16 @@ class StageView:
             if per == "neuron":
                 self.notes.append("images of several sizes: potential per channel instead of per neuron")
             return mean.to(dtype)
-        if mean.ndim == 0:  # a number for each image
+        if mean.ndim == 0:  # one number per image
             mean = mean.reshape(1)
         elif per == "channel":
-            # positions are what is left of an image's dimensions
+            # positions are the remaining dimensions of an image
             channel = self.channel % (mean.ndim + 1) - 1
             mean = mean.movedim(channel, 0).reshape(mean.shape[channel], -1).mean(1)
         return mean.to(dtype)
 
     def mean_samples(self, images: int) -> Samples:
-        """Mean inputs of the stage and its targets for the first `images` images, of which this rank has some."""
+        """Mean inputs of the stage and its targets for this rank's share of the first `images` images."""
         groups: dict[Any, list[range]] = {}
         needed = 0
         for call in self.first_calls_of_all(images):
@@ -372,7 +383,7 @@ class StageView:
     def _put_together(
         self, group: Sequence[range], value: Callable[[range], Tensor], fits: bool, shape: Sequence[int]
     ) -> Tensor:
-        """The values `[N, ...]` of several calls, or of none, as one."""
+        """Concatenate the values `[N, ...]` of several calls, or of none."""
         whole: Tensor | None = None if group else self.like.new_empty(0, *shape[1:])
         first, images = 0, sum(map(self.images_of, group))
         for call in group:
@@ -386,7 +397,7 @@ class StageView:
 
 
 class _Sum:
-    """Adds tensors up; the first is not copied."""
+    """Adds up tensors; the first is not copied."""
 
     def __init__(self) -> None:
         self._value: Tensor | None = None
@@ -403,7 +414,7 @@ class _Sum:
 def calls(
     counts: Sequence[int], marks: Sequence[int], shapes: Sequence[Shapes], together: int, within: range
 ) -> Iterator[range]:
-    """Neighbouring micro-batches of one image size, up to `together` images, none on both sides of a mark."""
+    """Consecutive micro-batches of one image size, up to `together` images; none cross a mark."""
     start, first, images = within.start, sum(counts[: within.start]), 0
     for batch in within:
         size = counts[batch]
@@ -416,7 +427,7 @@ def calls(
 
 
 def joined(values: Sequence[Tensor], images_first: bool) -> Tensor:
-    """Values of neighbouring micro-batches as one, in the layout that all boundaries have."""
+    """Concatenate values of consecutive micro-batches, in the layout of all boundaries."""
     if len(values) == 1:
         return values[0]
     if images_first:
@@ -432,12 +443,12 @@ def joined(values: Sequence[Tensor], images_first: bool) -> Tensor:
 
 
 def rows_of(values: Tensor) -> Tensor:
-    """`[N, ...]` as a matrix of one row an image, channels last: reductions over images are fast only that way."""
+    """`[N, ...]` as a matrix with one row per image, channels last: only then are reductions over images fast."""
     return (values.permute(0, 2, 3, 1) if values.ndim == 4 else values).reshape(len(values), -1)
 
 
 def image_of(row: Tensor, like: Tensor) -> Tensor:
-    """The inverse for one row: in the shape of one image of `like`."""
+    """The inverse for one row, in the shape of one image of `like`."""
     if like.ndim != 4:
         return row.reshape(like.shape[1:])
     _, channels, height, width = like.shape
@@ -445,7 +456,7 @@ def image_of(row: Tensor, like: Tensor) -> Tensor:
 
 
 def over_positions(error: Tensor, channel: int) -> Tensor:
-    """[C]: sum over images of the mean over positions, so that every image counts the same."""
+    """[C]: sum over images of the mean over positions, so that all images have equal weight."""
     rows = of_channels(error, channel).double()
     return rows.sum(1) / (rows.shape[1] / error.shape[0])
 

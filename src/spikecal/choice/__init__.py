@@ -1,1 +1,1 @@
-"""What a conversion leaves open, chosen on held-out images."""
+"""Choose, on held-out images, what a conversion leaves open."""

@@ -15,14 +15,14 @@ STEPS: tuple[Calibrator, ...] = (TemporalBias(),)
 
 @dataclass(frozen=True)
 class Candidate:
-    """A pipeline, and what it is called."""
+    """A pipeline and its name."""
 
     name: str
     pipeline: Pipeline
 
 
 def candidates(auto: Auto) -> Iterator[Candidate]:
-    """All but LCP, in the order in which effort is spent on them."""
+    """All except LCP, in the order in which effort is spent on them."""
     found = {"low": quick, "normal": swept, "high": tuned}[auto.effort]()
     return (Candidate(candidate.name, auto.fitted(candidate.pipeline)) for candidate in found)
 

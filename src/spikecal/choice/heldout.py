@@ -1,4 +1,4 @@
-"""Networks compared on calibration images that are held out: what waits and pipelines are chosen by."""
+"""Compare networks on held-out calibration images, to choose waits and pipelines."""
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -25,7 +25,7 @@ Look = Callable[[SpikingNetwork, Sequence[Inputs]], dict[str, float]]
 
 @dataclass(frozen=True)
 class Network:
-    """What a network is made with, and the name it is kept by."""
+    """How a network is made, and the name it is stored under."""
 
     key: str
     pipeline: Pipeline
@@ -34,14 +34,14 @@ class Network:
 
     @property
     def same(self) -> tuple[Any, ...]:
-        """Equal for networks that are the same, whatever their names."""
+        """Equal for identical networks, whatever their names."""
         return self.pipeline, self.T, tuple(sorted(self.waits.items()))
 
 
 class HeldOut:
     """A seeded quarter of the images. Networks are calibrated on the others and compared on these.
 
-    Thresholds come from all images: without these they would hardly differ, and cost another pass of the ANN.
+    Thresholds come from all images: without the held-out ones they would hardly differ, but cost another pass.
     """
 
     def __init__(self, context: Context, histograms: dict[str, Histogram], dtype: torch.dtype) -> None:
@@ -61,21 +61,21 @@ class HeldOut:
 
     @cached_property
     def _targets(self) -> Outputs:
-        """What the ANN says, if anyone asks: most conversions with a fixed pipeline choose nothing."""
+        """The ANN's outputs, computed on demand: most conversions with a fixed pipeline choose nothing."""
         return ann_outputs(self.context.ann, self._held)
 
     @property
     def enough(self) -> bool:
-        """Whether there are images to tell networks apart by: two, for a standard error."""
+        """Whether there are enough images to compare networks: two, for a standard error."""
         return self.count > 1
 
     def measured(self, made: Network, look: Look | None = None) -> tuple[Tensor, dict[str, float]]:
-        """Divergences of the held-out images, and what `look` finds, of a network.
+        """A network's divergences on the held-out images, and the result of `look`.
 
-        A working directory keeps them under its key, and what a long calibration has got to.
+        A working directory keeps them under its key, and the progress of a long calibration.
         """
         key, pipeline, same = made.key, made.pipeline, made.same
-        if same in self._known:  # placements may come to the same waits
+        if same in self._known:  # different placements may give the same waits
             self.context.progress.advance()
             return self._known[same]
         workdir = self.context.workdir
@@ -101,9 +101,9 @@ class HeldOut:
         return self._known[same]
 
     def ahead(self, wanted: Sequence[Network]) -> None:
-        """Measure networks, each on one rank, where that is faster than all ranks at one after the other.
+        """Measure networks, one per rank, if that is faster than all ranks working on one after the other.
 
-        `measured` knows them then; otherwise it measures them when it is asked.
+        `measured` then knows them; otherwise it measures them on demand.
         """
         ranks = self.context.ranks
         where = ranks.spread([self.passes(one.pipeline, one.T) for one in wanted])
@@ -120,7 +120,7 @@ class HeldOut:
             self._known |= {wanted[int(i)].same: (measured[i].to(home), looks[i]) for i in measured}
 
     def passes(self, pipeline: Pipeline, T: int) -> float:
-        """About how many passes of the ANN over one image it costs to measure one network."""
+        """Approximate cost of measuring one network, in passes of the ANN over one image."""
         return sum(image_passes(phase, min(images_of(phase), len(self.rest)), T) for phase in pipeline.sweeps) + (
             self.count * T
         )

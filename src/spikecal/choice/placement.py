@@ -1,6 +1,6 @@
-"""Where stages wait: placements within a latency, tried on images that are held out, and the best of them kept.
+"""Where stages wait: try placements within a latency on held-out images, and keep the best.
 
-Stages of one depth wait alike, so that a wait costs one step of latency however many branches there are. Waits are
+Stages of one depth wait alike, so that a wait costs one step of latency, however many branches there are. Waits are
 spread over the depths, evenly or by how uneven the spikes are there; branches with time to spare wait for free.
 """
 
@@ -22,17 +22,17 @@ from spikecal.snn.execute import Want
 from spikecal.snn.network import SpikingNetwork
 from spikecal.snn.windows import Windows
 
-WORTH = 0.01  # of the divergence: what a placement must gain at least
-LEAST = 1e-4  # divergence that nobody would see
-FREE = 2  # steps that a stage with time to spare waits at most beyond its depth's
-SHARES = (1.0, 0.7, 0.5)  # of the waits that the latency allows: more of them are not always better
-STEPS = (1.0, 0.75, 0.5, 1 / 3)  # of the latency, where T is free
-ENOUGH = 32  # held-out images below which a decision is warned of
+WORTH = 0.01  # of the divergence: the least that a placement must gain
+LEAST = 1e-4  # a negligible divergence
+FREE = 2  # most steps that a stage with time to spare waits beyond its depth's
+SHARES = (1.0, 0.7, 0.5)  # of the waits that the latency allows: more are not always better
+STEPS = (1.0, 0.75, 0.5, 1 / 3)  # of the latency, if T is free
+ENOUGH = 32  # held-out images below which a decision comes with a warning
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One placement and how it did on held-out images: its mean divergence, and how much less than without waits."""
+    """One placement and its result on held-out images: its mean divergence, and the gain over no waits."""
 
     name: str
     T: int
@@ -44,11 +44,11 @@ class Trial:
 
     @property
     def better(self) -> bool:
-        """Whether it is worth its latency: beyond chance, and more than rounding."""
+        """Whether it is worth its latency: gains significantly, and more than rounding."""
         return self.gain > max(self.error, LEAST, WORTH * (self.divergence + self.gain))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as JSON has it: what was not measured is None."""
+        """Plain data for JSON; missing measurements are None."""
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
         missing = {name: None for name, fact in facts.items() if isinstance(fact, float) and not math.isfinite(fact)}
         return {**facts, **missing, "waits": dict(self.waits)}
@@ -56,13 +56,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class Placement:
-    """The trial that was kept, and all of them."""
+    """The trial that was kept, and all trials."""
 
     kept: Trial
     tried: tuple[Trial, ...]
     images: int  # held out
-    overruled: str | None = None  # by this pipeline, which AUTO chose and which does as well without waits
-    unused: tuple[int, int] | None = None  # the latency asked for and the longest of any use, where that is less
+    overruled: str | None = None  # this pipeline, which AUTO chose and which does as well without waits
+    unused: tuple[int, int] | None = None  # the requested latency and the longest useful one, if that is less
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -79,27 +79,27 @@ class Placement:
 
 
 def cautions(tried: Sequence[Trial], images: int, unused: tuple[int, int] | None) -> list[str]:
-    """What to know before relying on a placement."""
+    """Warnings to heed before relying on a placement."""
     found = []
     if unused is not None:
         asked, longest = unused
-        found.append(f"a latency of {asked} is more than this network can use: the most is {longest}")
+        found.append(f"a latency of {asked} is more than this network can use: at most {longest} helps")
     if 1 < images < ENOUGH and any(trial.waits for trial in tried):
-        few = f"waits were decided on {images} held-out images, which is few"
-        found.append(f"{few}: {4 * ENOUGH} calibration images, of which a quarter is held out, are safer")
+        few = f"waits were decided on only {images} held-out images"
+        found.append(f"{few}: give {4 * ENOUGH} calibration images, of which a quarter is held out")
     return found
 
 
 class Search:
-    """The search within one latency. Trials learn no weights: what they tell is where to wait."""
+    """The search within one latency. Trials learn no weights: they only show where to wait."""
 
     def __init__(self, held: HeldOut, pipeline: Pipeline, latency: int, per_image: float) -> None:
-        """`per_image` are the seconds of the ANN, for the estimate."""
+        """`per_image` is the ANN's seconds, for the estimate."""
         self.context, self.latency, self.per_image = held.context, latency, per_image
         self.held, self.pipeline = held, without_learning(pipeline)
 
     def run(self, steps: Sequence[int]) -> Placement:
-        """The best placement for one of `steps`. Without images to tell by, no stage waits."""
+        """The best placement for one of `steps`. Without images to compare on, no stage waits."""
         longest = max(longest_latency(partition(self.context.ann), T) for T in steps)
         unused = (self.latency, longest) if self.latency > longest else None
         if not self.held.enough:
@@ -111,7 +111,7 @@ class Search:
         return Placement(kept, tuple(tried), self.held.count, unused=unused)
 
     def _trials(self, T: int) -> Iterator[Trial]:
-        """No waits, all that the latency allows in two ways, then fewer in the better way."""
+        """No waits, then all that the latency allows in two ways, then fewer in the better way."""
         stages = partition(self.context.ann)
         budget = min(self.latency, longest_latency(stages, T)) - T
         counts = sorted({round(share * budget) for share in SHARES} - {0, budget}, reverse=True)
@@ -133,7 +133,7 @@ class Search:
     def _tried(
         self, T: int, placements: Sequence[tuple[str, Mapping[str, int]]], number: int, without: Tensor
     ) -> list[Trial]:
-        """Some placements, each with the name of its way; `number` is that of the first of them."""
+        """Some placements, named after how they spread waits; `number` is that of the first."""
         networks = [self._network(T, number + i, waits) for i, (_, waits) in enumerate(placements)]
         self.held.ahead(networks)
         trials = []
@@ -150,16 +150,16 @@ class Search:
 
 
 def without_learning(pipeline: Pipeline) -> Pipeline:
-    """The pipeline with its quick calibrators alone: what placements are compared with."""
+    """The pipeline with its quick calibrators alone, to compare placements."""
     passes = (phase for phase in pipeline.sweeps if isinstance(phase, tuple))
     quick = (tuple(c for c in sweep if not c.learns) for sweep in passes)
     return replace(pipeline, sweeps=tuple(sweep for sweep in quick if sweep))
 
 
 def depths(stages: Sequence[Stage]) -> dict[str, int]:
-    """The layers of neurons on the longest way from an input to each one that may wait, itself included.
+    """For each layer that may wait, the number of layers of neurons on the longest path from an input, itself included.
 
-    One that no other stage reads has nothing to wait for: it is an output, and read as the current of its neurons.
+    A layer that no other stage reads never waits: it is an output, read as the current of its neurons.
     """
     found: dict[str, int] = {}
     read = {name for stage in stages for name in stage.inputs}
@@ -169,7 +169,7 @@ def depths(stages: Sequence[Stage]) -> dict[str, int]:
 
 
 def longest_latency(stages: Sequence[Stage], T: int) -> int:
-    """That of the network whose layers all wait as long as they may: T - 1 steps."""
+    """The latency if all layers wait as long as they may: T - 1 steps."""
     return T + (T - 1) * max(depths(stages).values(), default=0)
 
 
@@ -182,11 +182,11 @@ def by_depth(stages: Sequence[Stage], found: Mapping[str, float]) -> dict[int, f
 
 
 def placed(stages: Sequence[Stage], T: int, profile: Mapping[int, float], count: int) -> dict[str, int]:
-    """`count` waits spread over the depths in proportion to `profile`, and what is free beside them."""
+    """`count` waits spread over the depths in proportion to `profile`, plus free waits beside them."""
     shares = spread_up_to(T - 1, [profile[depth] for depth in sorted(profile)], count)
     at_depth = dict(zip(sorted(profile), shares, strict=True))
     waits = {name: at_depth[depth] for name, depth in depths(stages).items()}
-    for stage in stages:  # front to back: what a stage takes, those behind it no longer have
+    for stage in stages:  # front to back: slack that a stage uses is gone for those behind it
         if stage.name in waits:
             free = min(spare(stages, Windows(T, stages, waits), stage), FREE)
             waits[stage.name] = min(waits[stage.name] + free, T - 1)
@@ -194,7 +194,7 @@ def placed(stages: Sequence[Stage], T: int, profile: Mapping[int, float], count:
 
 
 def spare(stages: Sequence[Stage], windows: Windows, stage: Stage) -> int:
-    """How many steps later the value of a stage could start without any output being later than the latest is."""
+    """How many steps later the value of a stage could start without delaying the latest output."""
     latest: dict[str, int] = {}
     for reader in reversed(stages):
         start = latest.get(reader.name, windows.end - windows.T)
@@ -204,7 +204,7 @@ def spare(stages: Sequence[Stage], windows: Windows, stage: Stage) -> int:
 
 
 def spread_up_to(most: int, weights: Sequence[float], count: int) -> list[int]:
-    """The same with no number above `most`: what is cut off goes to the others, in proportion."""
+    """The same with no number above `most`: the excess goes to the others, in proportion."""
     found = [0] * len(weights)
     while count > 0 and any(wait < most for wait in found):
         open_ones = [weight if wait < most else 0.0 for weight, wait in zip(weights, found, strict=True)]
@@ -216,7 +216,7 @@ def spread_up_to(most: int, weights: Sequence[float], count: int) -> list[int]:
 
 
 def spread(weights: Sequence[float], count: int) -> list[int]:
-    """`count` whole numbers in proportion to `weights`, as evenly as whole numbers can be."""
+    """Integers in proportion to `weights` that add up to `count`, as evenly as integers can be."""
     total, passed, found = sum(weights) or 1.0, 0.0, []
     for weight in weights:
         before, passed = passed, passed + weight
@@ -226,7 +226,7 @@ def spread(weights: Sequence[float], count: int) -> list[int]:
 
 @torch.no_grad()
 def unevenness(network: SpikingNetwork, held: Sequence[Inputs]) -> dict[str, float]:
-    """For every layer of neurons the squared error that uneven spikes make, relative to what it emits, on one batch."""
+    """For every layer of neurons, the squared error caused by uneven spikes, relative to its output, on one batch."""
     inputs, found = held[0], {}
     emissions = network.course(inputs).advance(
         network.input_values(inputs), network.windows.end, last=True, want=Want.VALUE | Want.TOTAL
@@ -244,5 +244,5 @@ def unevenness(network: SpikingNetwork, held: Sequence[Inputs]) -> dict[str, flo
 
 
 def steps_within(latency: int) -> list[int]:
-    """The T that are tried where a latency is given and T is not."""
+    """The T to try if a latency is given but T is not."""
     return sorted({max(1, round(share * latency)) for share in STEPS}, reverse=True)

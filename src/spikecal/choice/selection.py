@@ -1,7 +1,7 @@
-"""AUTO: a few pipelines tried on held-out images, and the best of them for this network, T and latency kept.
+"""AUTO: try a few pipelines on held-out images, and keep the best for this network, T and latency.
 
-LCP is always among them, and stays unless another one is nearer to the ANN by more than one standard error, paired over
-images. How many are tried is a matter of effort: a multiple of what LCP costs.
+LCP is always among them, and stays unless another is closer to the ANN by more than one standard error, paired over
+images. How many are tried depends on the effort: a multiple of the cost of LCP.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,12 @@ from spikecal.phases import image_passes, images_of
 from spikecal.pipeline import LCP, Auto, Pipeline, Plan
 
 LCP_NAME = "LCP"
-SLACK = 1.4  # an effort may cost so much more than it says: candidates are few, and differ much in cost
+SLACK = 1.4  # tolerated excess over the effort: candidates are few and differ much in cost
 
 
 @dataclass(frozen=True)
 class Tried(Trial):
-    """One pipeline, with its waits, and how it did; `gain` is how much less it diverges than LCP."""
+    """One pipeline with its waits, and its result; `gain` is how much less it diverges than LCP."""
 
     pipeline: Pipeline = LCP
     cost: float = 1.0  # of a conversion with it, in conversions by LCP
@@ -60,7 +60,7 @@ class Selection:
         if self.images < 2:
             return "LCP: too few images to compare pipelines on"
         if self.kept.name == LCP_NAME:
-            return "LCP: no other pipeline is nearer to the ANN by more than one standard error"
+            return "LCP: no other pipeline is closer to the ANN by more than one standard error"
         return (
             f"{self.kept.name}: diverges by {self.kept.divergence:.3g} from the ANN on {self.images} held-out images, "
             f"{self.kept.gain:.2g} ± {self.kept.error:.2g} less than LCP"
@@ -71,12 +71,12 @@ class Chooser:
     """The choice for one T, or one latency."""
 
     def __init__(self, held: HeldOut, auto: Auto, per_image: float) -> None:
-        """`per_image` are the seconds of the ANN, for the estimate."""
+        """`per_image` is the ANN's seconds, for the estimate."""
         self._held, self._auto, self._per_image = held, auto, per_image
         self._lcp = auto.fixed
 
     def run(self, steps: Sequence[int], latency: int | None) -> tuple[Selection, Placement | None]:
-        """The best pipeline for one of `steps`, and the search for waits where there is a latency for them."""
+        """The best pipeline for one of `steps`, and the search for waits if the latency allows them."""
         if latency is None:
             return self._among(steps[0], steps[0], {}, None), None
         placement = Search(self._held, self._lcp, latency, self._per_image).run(steps)
@@ -84,7 +84,7 @@ class Chooser:
         return self._among(kept.T, kept.latency, kept.waits, rival_of(placement)), placement
 
     def _among(self, T: int, latency: int, waits: Mapping[str, int], rival: Trial | None) -> Selection:
-        """The best for these waits; the best of them is then tried on the rival's as well."""
+        """The best for these waits; it is then also tried with the rival's."""
         if not self._held.enough:
             alone = Tried(LCP_NAME, T, latency, waits, float("nan"), pipeline=self._lcp)
             return Selection(alone, (alone,), self._held.count, self._auto.effort)
@@ -104,13 +104,13 @@ class Chooser:
             found = self._divergences(candidate, rival.T, rival.waits)
             tried.append(self._tried(candidate, rival.T, rival.latency, rival.waits, found, lcp))
             gains = found - measured[kept.name]
-            # waiting has to be worth it for this pipeline, too
+            # waiting must be worth it for this pipeline, too
             if self._held.context.ranks.decided(float(gains.mean()) <= standard_error(gains)):
                 kept = tried[-1]
         return Selection(kept, tuple(tried), self._held.count, self._auto.effort)
 
     def plan(self, T: int) -> list[Candidate]:
-        """LCP, and those of the others that the effort has time for: to try them, and to convert with the dearest."""
+        """LCP, and the others that fit the effort: to try them, and to convert with the most expensive."""
         lcp = Candidate(LCP_NAME, self._lcp)
         whole = self._whole(lcp, T)
         left = SLACK * self._auto.times * whole - whole - self._held.passes(lcp.pipeline, T)
@@ -124,12 +124,12 @@ class Chooser:
         return chosen
 
     def _cost(self, candidate: Candidate, T: int) -> float:
-        """Of calibrating with it on all images, in passes of the ANN over one image."""
+        """Cost of calibrating with it on all images, in passes of the ANN over one image."""
         images = len(self._held.context.images)
         return sum(image_passes(phase, min(images_of(phase), images), T) for phase in candidate.pipeline.sweeps)
 
     def _whole(self, candidate: Candidate, T: int) -> float:
-        """The same, and thresholds before it."""
+        """The same, including thresholds."""
         thresholds = min(candidate.pipeline.threshold.images, len(self._held.context.images))
         return thresholds + self._cost(candidate, T)
 
@@ -151,7 +151,7 @@ class Chooser:
 
 
 def rival_of(placement: Placement) -> Trial | None:
-    """What the placement that was kept should be compared with once more, by a better pipeline than LCP.
+    """The placement to compare the kept one with once more, by a better pipeline than LCP.
 
     LCP gains more by waiting than others do: a network that does not wait, with more steps where T is free, may win.
     """
@@ -163,7 +163,7 @@ def rival_of(placement: Placement) -> Trial | None:
 
 @dataclass(frozen=True)
 class Decision:
-    """What one network of a conversion is: its T, waits and pipeline, and how they were chosen."""
+    """The settings of one network of a conversion: its T, waits and pipeline, and how they were chosen."""
 
     T: int
     waits: dict[str, int]

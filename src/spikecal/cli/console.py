@@ -1,4 +1,4 @@
-"""What all verbs share in talking to the user: tables, JSON and progress bars."""
+"""How all verbs talk to the user: tables, JSON and progress bars."""
 
 import io
 import json
@@ -18,7 +18,7 @@ from spikecal.tasks.outcome import Line, Outcome, Table
 if TYPE_CHECKING:
     from rich.console import Console
 
-WIDTH = 140  # of what goes to a file or another program: the summary has all of its columns in one line
+WIDTH = 140  # of output to a file or another program: all columns of the summary fit on one line
 
 
 def show_json(value: Any) -> None:
@@ -28,7 +28,7 @@ def show_json(value: Any) -> None:
 
 
 class Aside(io.TextIOBase):
-    """In place of standard output where that is for JSON: what anybody prints goes to standard error."""
+    """Stands in for standard output while that is reserved for JSON: anything printed goes to standard error."""
 
     def __init__(self, machine: IO[str]) -> None:
         self.machine = machine
@@ -42,9 +42,9 @@ class Aside(io.TextIOBase):
 
 @contextmanager
 def printing_aside() -> Iterator[None]:
-    """Keep standard output for `show_json`: the user's own code, and what it starts, may print."""
+    """Keep standard output for `show_json`: the user's own code and its subprocesses may print."""
     kept = sys.stdout
-    if not isinstance(kept, io.TextIOWrapper) or kept is not sys.__stdout__:  # an object that somebody reads
+    if not isinstance(kept, io.TextIOWrapper) or kept is not sys.__stdout__:  # replaced, as by a test
         with redirect_stdout(Aside(kept)):
             yield
         return
@@ -60,7 +60,7 @@ def printing_aside() -> Iterator[None]:
 
 
 def show(outcome: Outcome, machine: bool) -> None:
-    """What came of a command, for machines or for people; then what is wrong with it, if something is."""
+    """Show the outcome of a command, for machines or for people; then raise its error, if there is one."""
     if machine:
         show_json(outcome.facts)
     for part in () if machine else outcome.parts:
@@ -80,18 +80,18 @@ def aside(text: str) -> None:
 
 
 class Visible(logging.StreamHandler[IO[str]]):
-    """What the library logs, on standard error as it is now, a line each."""
+    """Prints what the library logs to the current standard error, one line per record."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
-        self._told = set[str]()
+        self._seen = set[str]()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Each thing once: a table converts a network many times."""
+        """Let each message through once: a table converts a network many times."""
         text = record.getMessage()
-        told = text in self._told
-        self._told.add(text)
-        return not told and bool(super().filter(record))
+        seen = text in self._seen
+        self._seen.add(text)
+        return not seen and bool(super().filter(record))
 
     def format(self, record: logging.LogRecord) -> str:
         return visible(super().format(record))
@@ -99,7 +99,7 @@ class Visible(logging.StreamHandler[IO[str]]):
 
 @contextmanager
 def logging_visibly() -> Iterator[None]:
-    """Show the library's warnings while in here; names in them are escaped as everywhere."""
+    """Show the library's warnings inside this context; names in them are escaped as everywhere."""
     handler, library = Visible(), logging.getLogger("spikecal")
     library.addHandler(handler)
     try:
@@ -109,11 +109,11 @@ def logging_visibly() -> Iterator[None]:
 
 
 def silent(text: str) -> None:
-    """In place of `aside` where nobody reads it."""
+    """Stands in for `aside` where nobody reads it."""
 
 
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str | None = None) -> None:
-    """A table; a column whose name begins with `>` is set flush right."""
+    """Print a table; a column whose name begins with `>` is right-aligned."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -132,7 +132,7 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 
 
 def show_markdown(title: str, text: str) -> None:
-    """A part of a page, its lists and tables drawn."""
+    """Print Markdown with its lists and tables drawn."""
     from rich.markdown import Markdown
 
     console = _console()
@@ -149,7 +149,7 @@ def _console() -> "Console":
 
 @contextmanager
 def bars(machine: bool = False) -> Iterator[Bars | Lines | None]:
-    """Progress on standard error while in here: bars, or lines where that or standard output is no terminal."""
+    """Show progress on standard error: bars, or lines where that or standard output is not a terminal."""
     if machine:
         yield None
     elif not sys.stdout.isatty():

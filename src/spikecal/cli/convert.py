@@ -1,4 +1,4 @@
-"""`spikecal convert`: a network in, a file with the spiking network out."""
+"""`spikecal convert`: read a network, write a file with the spiking network."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,12 +11,12 @@ from spikecal.cli.several import written
 from spikecal.files import check_folder, check_output
 from spikecal.memory import parse_bytes
 
-TESTED = 250  # images of the summary
+TESTED = 250  # test images for the summary
 
 
 def convert(
     model: options.Model,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write: net.snn.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write, such as net.snn.")],
     task: options.Task = None,
     weights: options.Weights = None,
     data: options.Calibration = None,
@@ -24,99 +24,101 @@ def convert(
     strict: options.Strict = False,
     steps: Annotated[
         list[int] | None,
-        typer.Option(
-            "-T", min=1, metavar="N", help="Time steps; give it several times for several networks. (default 32)"
-        ),
+        typer.Option("-T", min=1, metavar="N", help="Time steps; repeat for several networks. (default 32)"),
     ] = None,
     latency: Annotated[
         str | None,
         typer.Option(
             metavar="STEPS",
-            help="Steps to the answer, 2x for twice T or +10 for ten more: layers wait where that helps. "
-            "Without -T, T is chosen too. (default T)",
+            help="Steps to the answer: a number, 2x for twice T, or +10 for ten more than T. Layers "
+            "wait where that helps. Without -T, T is also chosen. (default T)",
         ),
     ] = None,
     pipeline: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="auto, maxact, percentile, baseline, lcp, pc or acp. (default auto; with --calibrator baseline)",
+            help="auto, maxact, percentile, baseline, lcp, pc or acp. (default auto; baseline with --calibrator)",
         ),
     ] = None,
     effort: Annotated[
         options.Effort | None,
-        typer.Option(help="How much auto tries: about 5, 20 or 300 times the time of lcp. (default normal)"),
+        typer.Option(help="How much auto tries: about 5, 20 or 300 times as long as lcp takes. (default normal)"),
     ] = None,
     joints: Annotated[
         options.Joints | None,
         typer.Option(
-            help="Linear values that weighted layers read: as currents, as signed spikes, or multiplied away where "
-            "that is cheaper. (default analog)"
+            help="How to pass on linear values that weighted layers read: as currents, as signed spikes, or merged "
+            "where one linear map is cheaper than two. (default analog)"
         ),
     ] = None,
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="A pipeline as TOML.")] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Pipeline as a TOML file.")] = None,
     keep: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Submodule that stays analog, at the network's end.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Submodule at the end of the network to keep analog; may be repeated."),
     ] = None,
     calibration: Annotated[
         int | None,
         typer.Option(
             min=1,
             metavar="N",
-            help="Calibration images for every part. (default 128 for bias and potential, 1,024 else)",
+            help="Calibration images for every part. (default 128 for bias and potential, 1,024 otherwise)",
         ),
     ] = None,
     images: Annotated[int | None, typer.Option("--images", min=1, hidden=True)] = None,
     iterations: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Of weights calibration, a stage. (default 5,000)")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Iterations of weights calibration per stage. (default 5,000)"),
     ] = None,
-    rounding: Annotated[options.Rounding | None, typer.Option(help="How rounding enters. (default bias)")] = None,
+    rounding: Annotated[
+        options.Rounding | None, typer.Option(help="Where the half step of rounding goes. (default bias)")
+    ] = None,
     kappa: Annotated[
         float | None,
         typer.Option(
-            min=0, max=1, help="With --rounding split: the share by potential; the rest is by bias. (default 0.5)"
+            min=0, max=1, help="With --rounding split: the share in the potential, the rest being bias. (default 0.5)"
         ),
     ] = None,
     threshold: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="How thresholds are found: maxact, percentile, mmse, learned or file.py:Class. (default mmse)",
+            help="How to choose thresholds: maxact, percentile, mmse, learned or file.py:Class. (default mmse)",
         ),
     ] = None,
     calibrator: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="bias, potential, weights, … or file.py:Class, in place of the pipeline's own; may be repeated.",
+            help="bias, potential, weights, … or file.py:Class, instead of the pipeline's own; may be repeated.",
         ),
     ] = None,
     neuron: Annotated[
-        str | None, typer.Option(metavar="NAME", help="file.py:Class of the neurons. (default integrate-and-fire)")
+        str | None, typer.Option(metavar="NAME", help="Neuron model, file.py:Class. (default integrate-and-fire)")
     ] = None,
     per: Annotated[
-        options.Per | None, typer.Option(help="One threshold a layer or a channel. (default channel)")
+        options.Per | None, typer.Option(help="One threshold per layer or per channel. (default channel)")
     ] = None,
     seed: options.Seed = 0,
     workdir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep finished stages here: killed, the same command goes on.")
+        Path | None, typer.Option(metavar="DIR", help="Keep finished stages here; rerun to resume.")
     ] = None,
     memory: options.Memory = None,
-    micro_batch: Annotated[int | None, typer.Option(min=1, metavar="N", help="Images a kernel call.")] = None,
+    micro_batch: Annotated[int | None, typer.Option(min=1, metavar="N", help="Images per kernel call.")] = None,
     test: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Images of the summary, of the test split; 0 for none.")
+        int, typer.Option(min=0, metavar="N", help="Test images for the summary; 0 for no summary.")
     ] = TESTED,
     records: Annotated[
         bool,
         typer.Option(
             "--records/--no-records",
-            help="Simulate some images to record the errors of stages, also where nothing is calibrated.",
+            help="Simulate some images to record the error of each stage, even if nothing is calibrated.",
         ),
     ] = True,
     report: options.Report = None,
     readout: Annotated[
         Literal["current", "spikes"] | None,
-        typer.Option(help="What a detector's body passes on. (default current)"),
+        typer.Option(help="What the body of a detector passes on. (default current)"),
     ] = None,
     device: options.Device = None,
     json: options.Json = False,

@@ -1,4 +1,4 @@
-"""`spikecal datasets`: the sets that have a name, where they are, fetching and checking them."""
+"""`spikecal datasets`: list the named datasets, fetch one, or check one."""
 
 import sys
 from collections.abc import Iterator
@@ -13,14 +13,12 @@ from spikecal.cli.options import DataRoot, Json, Strict
 if TYPE_CHECKING:
     from spikecal.data.download import Report
 
-app = typer.Typer(
-    help="List the sets of images that have a name, fetch one, or check one.", invoke_without_command=True
-)
+app = typer.Typer(help="List the named datasets, fetch one, or check one.", invoke_without_command=True)
 
 
 @app.callback()
 def datasets(context: typer.Context, data_root: DataRoot = None, json: Json = False) -> None:
-    """List the sets of images that have a name, fetch one, or check one."""
+    """List the named datasets, fetch one, or check one."""
     if context.invoked_subcommand is not None:
         context.obj = data_root
         return
@@ -32,10 +30,10 @@ def datasets(context: typer.Context, data_root: DataRoot = None, json: Json = Fa
 @app.command()
 def get(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A set's name.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a dataset.")],
     data_root: DataRoot = None,
 ) -> None:
-    """Fetch a set; it appears whole and verified, or not at all. Killed, the same command goes on."""
+    """Fetch a dataset; it appears complete and verified, or not at all. Rerun to resume."""
     from spikecal.tasks.catalogue import fetch_set
 
     with _download_bar(name) as report:
@@ -46,13 +44,13 @@ def get(
 @app.command()
 def check(
     context: typer.Context,
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A set's name, or KIND:PATH as in --data.")],
-    split: Annotated[Literal["train", "test"], typer.Option(help="Which of its images.")] = "test",
+    data: Annotated[str, typer.Argument(metavar="DATA", help="Name of a dataset, or KIND:PATH as in --data.")],
+    split: Annotated[Literal["train", "test"], typer.Option(help="Which images to check.")] = "test",
     data_root: DataRoot = None,
     strict: Strict = False,
     json: Json = False,
 ) -> None:
-    """Read every image of a set; count the classes, and list what cannot be read."""
+    """Read every image of a dataset; count the classes and list the unreadable files."""
     from spikecal.tasks.check import check_data
 
     with bars(json) as progress:
@@ -62,7 +60,7 @@ def check(
 
 @contextmanager
 def _download_bar(what: str) -> "Iterator[Report | None]":
-    """A bar for bytes on standard error; None where nobody sees it."""
+    """A bar for bytes on standard error; None where nobody would see it."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -77,7 +75,7 @@ def _download_bar(what: str) -> "Iterator[Report | None]":
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        waiting = progress.add_task(f"fetching {what}", total=None)  # also while npm or apt is at work
+        waiting = progress.add_task(f"fetching {what}", total=None)  # also while npm or apt runs
         tasks: dict[str, Any] = {}
 
         def report(name: str, have: int, total: int | None) -> None:

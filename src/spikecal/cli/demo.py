@@ -1,4 +1,4 @@
-"""`spikecal demo`: the whole method on what the package carries, in a few minutes."""
+"""`spikecal demo`: run the whole method on the embedded data, in a few minutes."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,16 +12,20 @@ from spikecal.cli.console import bars, show
 def demo(
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="For the plot and the numbers. (default spikecal-demo)"),
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Folder for the plot and the figures. (default spikecal-demo)"
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", hidden=True)] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="T = 4 and 8 on 200 images: a minute or two.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Only T = 4 and 8, on 200 images: takes a minute or two.")
+    ] = False,
     report: options.Report = None,
     seed: options.Seed = 0,
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
-    """Convert the embedded ResNet-20 with the paper's pipelines and with AUTO; a table, a plot and the numbers."""
+    """Convert the embedded ResNet-20 with the paper's pipelines and AUTO; write a table, a plot and the figures."""
     from spikecal.tasks.demo import run_demo
 
     folder = options.renamed("--out", out, "--output", output) or Path("spikecal-demo")

@@ -1,4 +1,4 @@
-"""`spikecal distill`: images for calibration out of a network, where its data is not at hand."""
+"""`spikecal distill`: make calibration images from a network whose data is not available."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,29 +12,33 @@ from spikecal.cli.several import written
 
 def distill(
     model: options.Model,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write: images.npz.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write, such as images.npz.")],
     weights: options.Weights = None,
     others: options.With = None,
-    count: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="Images. (default 1,024)")] = None,
-    side: Annotated[
-        tuple[int, int] | None, typer.Option("--size", metavar="H W", help="Of the images. (default the model's own)")
+    count: Annotated[
+        int | None, typer.Option("-n", min=1, metavar="N", help="Number of images. (default 1,024)")
     ] = None,
-    iterations: Annotated[int | None, typer.Option(min=1, metavar="N", help="Of every batch. (default 40)")] = None,
+    side: Annotated[
+        tuple[int, int] | None, typer.Option("--size", metavar="H W", help="Image size. (default the model's own)")
+    ] = None,
+    iterations: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Iterations per batch. (default 40)")
+    ] = None,
     batch: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Images made together. (default 128, fewer if they are large)"),
+        typer.Option(min=1, metavar="N", help="Images per batch. (default 128, fewer if they are large)"),
     ] = None,
     seed: options.Seed = 0,
     workdir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep finished batches here: killed, the same command goes on.")
+        Path | None, typer.Option(metavar="DIR", help="Keep finished batches here; rerun to resume.")
     ] = None,
     sheet: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The picture of the images. (default beside the output, .png)")
+        Path | None, typer.Option(metavar="FILE", help="Contact sheet to write. (default the output's name with .png)")
     ] = None,
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
-    """Make calibration images from a network alone, or from several, and write them to a file."""
+    """Make calibration images from one or several networks alone, and write them to a file."""
     from spikecal.tasks.distilling import Distillation, distill_images
 
     asked = Distillation(

@@ -1,4 +1,4 @@
-"""`spikecal evaluate`: accuracy, steps and energy of the networks in a file."""
+"""`spikecal evaluate`: measure accuracy, steps and energy of the networks in a file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ from spikecal.cli.console import bars, show
 
 
 def evaluate(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `spikecal convert` wrote.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file written by `spikecal convert`.")],
     task: options.Task = None,
     data: options.DataName = None,
     data_root: options.DataRoot = None,
@@ -20,13 +20,31 @@ def evaluate(
     ] = None,
     steps: Annotated[
         list[int] | None,
-        typer.Option("-T", min=1, metavar="N", help="Which networks of the file, with every step. (default all)"),
+        typer.Option(
+            "-T",
+            min=1,
+            metavar="N",
+            help="Only the network for N steps, shown after every step; may be repeated. (default all)",
+        ),
     ] = None,
     within: Annotated[
-        float | None, typer.Option(min=0, max=100, metavar="POINTS", help="Which T is that near the ANN?")
+        float | None,
+        typer.Option(min=0, max=100, metavar="POINTS", help="Report the smallest T within POINTS of the ANN."),
+    ] = None,
+    exit: Annotated[
+        float | None,
+        typer.Option(
+            "--exit",
+            metavar="SHARE",
+            help="Stop an image when its answer is settled, promising this agreement with the ANN, such as 0.99.",
+        ),
+    ] = None,
+    exit_images: Annotated[
+        int | None,
+        typer.Option(min=4, metavar="N", help="Calibration images to set the rule of --exit on. (default 2,048)"),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="The network it came from. (default what is left of it inside)")
+        str | None, typer.Option(metavar="MODEL", help="The network it came from. (default what the file holds of it)")
     ] = None,
     weights: options.Weights = None,
     neuron: options.Neurons = None,
@@ -34,7 +52,7 @@ def evaluate(
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
-    """Measure the networks in a file: accuracy after every step, the steps they need, energy, how often they fire."""
+    """Measure the networks in a file: accuracy after every step, steps needed, energy and firing rates."""
     from spikecal.analysis.inspection import inspect
     from spikecal.tasks.choose import task_of_file
     from spikecal.tasks.requests import Evaluation
@@ -44,7 +62,7 @@ def evaluate(
     asked = Evaluation(
         file=file, model=model, weights=options.checkpoint(weights, model), data=data, data_root=data_root,
         steps=sorted(set(steps or ())), images=images, seed=seed, strict=strict, within=within, neurons=neuron or (),
-        device=device,
+        device=device, exit=exit, exit_images=exit_images,
     )  # fmt: skip
     with bars(json) as progress:
         outcome = chosen.evaluate(asked, progress)

@@ -1,4 +1,4 @@
-"""`spikecal figure`: the paper's figures, each by its name."""
+"""`spikecal figure`: draw one of the paper's figures."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,13 +13,14 @@ TESTED = 500
 
 def figure(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Which figure; without a name they are listed.")
+        str | None, typer.Argument(metavar="[NAME]", help="Name of the figure; without it, the figures are listed.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The picture to write: a.png, .svg or .pdf.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Picture to write: .png, .svg or .pdf.")
     ] = None,
     model: Annotated[
-        list[str] | None, typer.Option(metavar="MODEL", help="The network, several for `bn`. (default the figure's)")
+        list[str] | None,
+        typer.Option(metavar="MODEL", help="Network to show; may be repeated for `bn`. (default the figure's)"),
     ] = None,
     weights: Annotated[
         list[str] | None, typer.Option(metavar="[MODEL=]FILE", help="Weights of a network; may be repeated.")
@@ -33,11 +34,13 @@ def figure(
     iterations: Annotated[
         int,
         typer.Option(
-            min=1, metavar="N", help="Of weights calibration, per layer: 5,000 are the paper's, fewer are done by Adam."
+            min=1, metavar="N", help="Iterations of weights calibration per layer: 5,000 in the paper; fewer use Adam."
         ),
     ] = 200,
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Calibration samples of `samples`.")] = 3,
-    layer: Annotated[str | None, typer.Option(metavar="NAME", help="Of `threshold`. (default the middle one)")] = None,
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Of `samples`: calibration samples to draw.")] = 3,
+    layer: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of `threshold`: the layer. (default the middle one)")
+    ] = None,
     seed: options.Seed = 0,
     device: options.Device = None,
     json: options.Json = False,

@@ -1,4 +1,4 @@
-"""The command `spikecal`: its verbs, and what every one of them does with an error."""
+"""The command `spikecal`: its verbs, and how it reports errors."""
 
 import sys
 from contextlib import nullcontext
@@ -34,7 +34,7 @@ INTERRUPTED = 130
 
 app = typer.Typer(
     name="spikecal",
-    help="Trained PyTorch networks into accurate spiking networks that need few time steps.",
+    help="Convert trained PyTorch networks into accurate spiking networks that need few time steps.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -67,13 +67,13 @@ def top(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Trained PyTorch networks into accurate spiking networks that need few time steps."""
+    """Convert trained PyTorch networks into accurate spiking networks that need few time steps."""
     if launched() and context.invoked_subcommand not in VERBS:
         raise ConfigError(f"{context.invoked_subcommand} runs in one process: start it without torchrun")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; the exit code is 2, with one line on standard error, for anything a user can cause."""
+    """Run one command; anything a user can cause exits with code 2 and one line on standard error."""
     words = sys.argv[1:] if arguments is None else arguments
     try:
         several_ranks = several() if launched() else nullcontext()
@@ -82,18 +82,18 @@ def main(arguments: list[str] | None = None) -> int:
     except SpikecalError as error:
         return _fail(_one_line(error), error.tell if isinstance(error, RankError) else is_first())
     except typer.TyperException as error:
-        told = error.format_message()
-        return _fail(told, is_first()) if told else BAD_CALL  # without, the help was shown instead
+        said = error.format_message()
+        return _fail(said, is_first()) if said else BAD_CALL  # an empty message: the help was shown instead
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:
             raise
         return _fail(missing(error.name), is_first())
-    except OSError as error:  # a full disk, a folder that may not be written to
+    except OSError as error:  # a full disk, a read-only folder
         return _fail(str(error), is_first())
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        return _fail(f"there is not enough memory ({first_line(error)}): use --memory, fewer images or a smaller T")
+        return _fail(f"not enough memory ({first_line(error)}): use --memory, fewer images or a smaller T")
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     return code if isinstance(code, int) else 0
@@ -114,7 +114,7 @@ def _one_line(error: SpikecalError) -> str:
 
 
 def _fail(message: str, said: bool = True) -> int:
-    """One line on standard error, where it is to be `said`: the first of several ranks says what all have found."""
+    """Print one line on standard error if it is to be `said`: of several ranks, only the first speaks."""
     if said:
         typer.echo(f"error: {visible(' '.join(in_flags(message).split()))}", err=True)
     return BAD_CALL

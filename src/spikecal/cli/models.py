@@ -1,11 +1,11 @@
-"""`spikecal models`: the networks that have a name."""
+"""`spikecal models`: list the named networks."""
 
 from spikecal.cli.console import show
 from spikecal.cli.options import Json
 
 
 def models(json: Json = False) -> None:
-    """List the networks that have a name."""
+    """List the named networks."""
     from spikecal.tasks.catalogue import list_models
 
     show(list_models(), json)

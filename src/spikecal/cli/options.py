@@ -1,4 +1,4 @@
-"""Options that several verbs take, and what they mean."""
+"""Options that several verbs share."""
 
 import re
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ DataName = Annotated[
     typer.Option(
         "--data",
         metavar="DATA",
-        help="A name from `spikecal datasets`, folder:PATH, npz:PATH, imagenet:PATH or file.py:function; of detectors "
-        "voc:PATH, coco:PATH or yolo:PATH.",
+        help="A name from `spikecal datasets`, folder:PATH, npz:PATH, imagenet:PATH or file.py:function; for "
+        "detectors voc:PATH, coco:PATH or yolo:PATH.",
     ),
 ]
 Calibration = Annotated[
@@ -36,7 +36,7 @@ Calibration = Annotated[
         "--data",
         metavar="DATA",
         help="A name from `spikecal datasets`, folder:PATH, npz:PATH, imagenet:PATH, file.py:function, or distilled: "
-        "images made from the network itself; of detectors voc:PATH, coco:PATH or yolo:PATH.",
+        "images made from the network itself; for detectors voc:PATH, coco:PATH or yolo:PATH.",
     ),
 ]
 With = Annotated[
@@ -45,28 +45,30 @@ With = Annotated[
 ]
 DataRoot = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Where the known sets are. (default $SPIKECAL_DATA or ~/.cache/spikecal)"),
+    typer.Option(metavar="DIR", help="Folder of the named datasets. (default $SPIKECAL_DATA or ~/.cache/spikecal)"),
 ]
 Device = Annotated[
     str | None, typer.Option(metavar="NAME", help="Where to compute: cpu, cuda, cuda:1 or mps. (default cpu)")
 ]
-Strict = Annotated[bool, typer.Option("--strict", help="Images that cannot be read are an error.")]
-Memory = Annotated[str | None, typer.Option(metavar="SIZE", help="Memory to use: 4G. (default half of what is free)")]
+Strict = Annotated[bool, typer.Option("--strict", help="Fail if an image cannot be read.")]
+Memory = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Memory to use, such as 4G. (default half of what is free)")
+]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, metavar="N", help="The same seed gives the same bits.")]
 Report = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE", help="Also write a report: one HTML page, report.html.")
+    Path | None, typer.Option("--report", metavar="FILE", help="Also write a report, one HTML page, to this file.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="JSON on standard output and nothing else.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 Task = Annotated[
     Literal["classify", "detect"] | None,
-    typer.Option(help="What the network does. (default what its name says: `spikecal models`)"),
+    typer.Option(help="What the network does. (default by its name: see `spikecal models`)"),
 ]
 Neurons = Annotated[
     list[str] | None,
-    typer.Option("--neuron", metavar="CLASS", help="file.py:Class of neurons in the file that are not spikecal's."),
+    typer.Option("--neuron", metavar="CLASS", help="Class of the file's own neurons, file.py:Class; may be repeated."),
 ]
 Target = Annotated[
-    Literal["loihi2", "speck", "spinnaker2", "generic"] | None, typer.Option(help="A chip: what it can hold.")
+    Literal["loihi2", "speck", "spinnaker2", "generic"] | None, typer.Option(help="Chip whose limits apply.")
 ]
 Rounding = Literal["floor", "bias", "potential", "split"]
 Per = Literal["layer", "channel"]
@@ -92,7 +94,7 @@ def shape_of(shape: str | None, size: tuple[int, int] | None) -> tuple[int, ...]
 
 
 def renamed(old: str, value: Value | None, new: str, given: Value | None) -> Value | None:
-    """What was given by the old or the new name of a flag; the old one still works, with a warning."""
+    """The value given by the old or the new name of a flag; the old one still works, with a warning."""
     if value is None:
         return given
     if given is not None:
@@ -102,7 +104,7 @@ def renamed(old: str, value: Value | None, new: str, given: Value | None) -> Val
 
 
 def checkpoint(entry: str | None, model: str | None) -> Path | None:
-    """The file of `FILE` or `MODEL=FILE`, where one network is concerned; a file's own name may hold a `=`."""
+    """The file of `FILE` or `MODEL=FILE` for a single network; the file's own name may contain `=`."""
     if entry is None:
         return None
     name, equals, file = entry.partition("=")

@@ -1,4 +1,4 @@
-"""`spikecal report`: one HTML page on the networks of one or several files."""
+"""`spikecal report`: write one HTML page about the networks of one or several files."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,8 +13,8 @@ TESTED = 1000
 
 
 def report(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What `spikecal convert` wrote.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files written by `spikecal convert`.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Page to write.")] = Path(
         "report.html"
     ),
     task: options.Task = None,
@@ -22,10 +22,13 @@ def report(
     data_root: options.DataRoot = None,
     strict: options.Strict = False,
     images: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Test images, drawn by the seed; 0: what the files carry.")
+        int, typer.Option(min=0, metavar="N", help="Test images, drawn by the seed; 0 shows only what the files hold.")
     ] = TESTED,
     steps: Annotated[
-        list[int] | None, typer.Option("-T", min=1, metavar="N", help="Which networks of the files. (default all)")
+        list[int] | None,
+        typer.Option(
+            "-T", min=1, metavar="N", help="Show only the networks for N steps; may be repeated. (default all)"
+        ),
     ] = None,
     model: Annotated[
         str | None,

@@ -1,4 +1,4 @@
-"""`spikecal reproduce`: the paper's tables, each by its name."""
+"""`spikecal reproduce`: measure one of the paper's tables."""
 
 import shlex
 from pathlib import Path
@@ -11,20 +11,22 @@ from spikecal.cli.console import aside, bars, show, silent
 from spikecal.errors import ConfigError
 from spikecal.memory import parse_bytes
 
-NOT_SHOWN = ("output", "data_root", "memory", "json")  # of a command, on the page it makes
+NOT_SHOWN = ("output", "data_root", "memory", "json")  # in the command quoted on the page
 FILES = ("weights", "others")
 
 
 def reproduce(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The table; without it, they are listed.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Name of the table; without it, the tables are listed.")
+    ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODEL", help="Network to measure; may be repeated. (default the table's, where trained)"),
+        typer.Option(metavar="MODEL", help="Network to measure; may be repeated. (default the table's, if trained)"),
     ] = None,
     weights: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODEL=FILE", help="Checkpoint of a network; FILE alone if there is but one network."),
+        typer.Option(metavar="MODEL=FILE", help="Checkpoint of a network; FILE alone if there is only one network."),
     ] = None,
     data: options.DataName = None,
     data_root: options.DataRoot = None,
@@ -41,39 +43,48 @@ def reproduce(
         typer.Option(min=1, metavar="N", help="Calibration samples to average over. (default 3; frontier 1)"),
     ] = None,
     iterations: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Of weights calibration, a layer. (default 500)")
+        int | None, typer.Option(min=1, metavar="N", help="Iterations of weights calibration per layer. (default 500)")
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Images an iteration of weights calibration. (default 16)")
+        int | None, typer.Option(min=1, metavar="N", help="Images per iteration of weights calibration. (default 16)")
     ] = None,
     weights_images: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Images of weights calibration. (default 256)")
     ] = None,
     weights_to: Annotated[
-        int | None, typer.Option(min=1, metavar="T", help="Rows with weights calibration up to this T. (default all)")
+        int | None,
+        typer.Option(min=1, metavar="T", help="Measure weights calibration only up to this T. (default all)"),
     ] = None,
     long_from: Annotated[
         int | None,
-        typer.Option(min=1, metavar="T", help="Where the long sizes begin. (default the columns T≥512 and T≥2048)"),
+        typer.Option(
+            min=1, metavar="T", help="First T with the sizes for long runs. (default the columns T≥512 and T≥2048)"
+        ),
     ] = None,
     long_images: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Test images from there on. (default 100)")
+        int | None, typer.Option(min=1, metavar="N", help="Test images for long runs. (default 100)")
     ] = None,
     long_calibration: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Images of each calibrator from there on. (default 32)")
+        int | None, typer.Option(min=1, metavar="N", help="Images per calibrator for long runs. (default 32)")
     ] = None,
     waits: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Of frontier: steps of latency beyond T. (default 10)"),
     ] = None,
+    rivals: Annotated[
+        bool, typer.Option("--rivals", help="Of cifar: measure the methods that the paper only quotes, too.")
+    ] = False,
+    rows: Annotated[
+        list[str] | None, typer.Option("--row", metavar="LABEL", help="Row to measure; may be repeated. (default all)")
+    ] = None,
     others: Annotated[
         list[str] | None,
         typer.Option(
-            "--with", metavar="MODEL[=FILE]", help="Of fakedata: a further network to distil from; may be repeated."
+            "--with", metavar="MODEL[=FILE]", help="Of fakedata: another network to distil from; may be repeated."
         ),
     ] = None,
     other: Annotated[
-        str | None, typer.Option(metavar="DATA", help="Of fakedata: the other real images. (default what is there)")
+        str | None, typer.Option(metavar="DATA", help="Of fakedata: the other real images. (default what is available)")
     ] = None,
     distilled: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Of fakedata: images to distil. (default 1,024)")
@@ -82,17 +93,17 @@ def reproduce(
         int | None, typer.Option(min=1, metavar="N", help="Of fakedata: iterations of distilling. (default 40)")
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="As the paper: all T, all test images, 5 seeds, 5,000 iterations.")
+        bool, typer.Option("--full", help="As in the paper: all T, all test images, 5 seeds, 5,000 iterations.")
     ] = False,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="For the tables and their finished cells.")
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Folder for the tables and their finished cells.")
     ] = Path("spikecal-tables"),
     memory: options.Memory = None,
     strict: options.Strict = False,
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
-    """Measure one of the paper's tables, or ours; killed, the same command goes on where it was."""
+    """Measure one of the paper's tables, or one of ours; rerun to resume."""
     from spikecal.reproduce.reproduce import Reproduction, list_tables, reproduce_table
     from spikecal.reproduce.sources import Wanted
 
@@ -104,8 +115,8 @@ def reproduce(
     flags = {"--with": others, "--other": other, "--distilled": distilled, "--distill-iterations": distill_iterations}
     for_sources = [flag for flag, value in flags.items() if value]
     if name is None:
-        if model or weights or data or waits or for_sources:
-            raise ConfigError("say which table: without its NAME they are listed, with the networks they have here")
+        if model or weights or data or waits or rivals or rows or for_sources:
+            raise ConfigError("name a table: without NAME, `spikecal reproduce` lists the tables and their networks")
         show(list_tables(full, sizes, data_root, steps or []), json)
         return
     numbers = {"images": distilled, "iterations": distill_iterations}
@@ -116,9 +127,9 @@ def reproduce(
     )
     asked = Reproduction(
         table=name, models=model or [], weights=options.checkpoints(weights or [], model or []), data=data,
-        data_root=data_root, steps=steps or [], full=full, sizes=sizes, waits=waits, wanted=wanted,
-        for_sources=for_sources, strict=strict, output=output, memory=None if memory is None else parse_bytes(memory),
-        command=_command(context), device=device,
+        data_root=data_root, steps=steps or [], full=full, sizes=sizes, waits=waits, rivals=rivals, wanted=wanted,
+        for_sources=for_sources, rows=rows or [], strict=strict, output=output,
+        memory=None if memory is None else parse_bytes(memory), command=_command(context), device=device,
     )  # fmt: skip
     with bars(json) as progress:
         outcome = reproduce_table(asked, progress, silent if json else aside)
@@ -126,7 +137,7 @@ def reproduce(
 
 
 def _command(context: typer.Context) -> str:
-    """What was typed, for the page: without where things are on this machine."""
+    """The command as typed, for the page, without paths of this machine."""
     words = ["spikecal", "reproduce"]
     for parameter in context.command.params:
         name = parameter.name or ""
@@ -145,6 +156,6 @@ def _command(context: typer.Context) -> str:
 
 
 def _without_folder(entry: str) -> str:
-    """`MODEL=FILE`, or a file alone, by its name."""
+    """`MODEL=FILE` or `FILE`, without the file's folder."""
     model, equals, file = entry.partition("=")
     return f"{model}={Path(file).name}" if equals else Path(entry).name

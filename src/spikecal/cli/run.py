@@ -1,4 +1,4 @@
-"""`spikecal run`: the spikes of a network, as data."""
+"""`spikecal run`: write the spikes of a network as data."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,10 +10,11 @@ from spikecal.cli.console import show
 
 
 def run(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `spikecal convert` wrote.")],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="What to write: .npz or .csv.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file written by `spikecal convert`.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="File to write: .npz or .csv.")],
     steps: Annotated[
-        int | None, typer.Option("-T", min=1, metavar="N", help="Which network of the file. (default the largest T)")
+        int | None,
+        typer.Option("-T", min=1, metavar="N", help="Which network of the file to run. (default the largest T)"),
     ] = None,
     data: options.DataName = None,
     data_root: options.DataRoot = None,
@@ -23,7 +24,7 @@ def run(
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
-    """Run a network on images and write its input currents and every spike, for test benches of hardware."""
+    """Run a network on images and write its input currents and every spike, for hardware test benches."""
     from spikecal.tasks.running import Running, run_file
 
     asked = Running(

@@ -1,4 +1,4 @@
-"""A command that torchrun started as several processes: the first prints and writes, the others are silent."""
+"""A command started by torchrun as several processes: the first prints and writes, the others are silent."""
 
 import os
 import sys
@@ -11,8 +11,8 @@ from typing import NoReturn
 
 from spikecal.errors import RankError, shown
 
-VERBS = ("convert", "evaluate", "train", "distill", "reproduce")  # that several processes work on
-SPEAKING = 5.0  # seconds, by which the first rank has heard of an error and said it
+VERBS = ("convert", "evaluate", "train", "distill", "reproduce")  # that several processes can share
+SPEAKING = 5.0  # seconds in which the first rank hears of an error and reports it
 
 
 def launched() -> bool:
@@ -27,13 +27,13 @@ def is_first() -> bool:
 
 @contextmanager
 def several() -> Iterator[None]:
-    """This process as one rank of several; what others than the first say and write goes nowhere."""
+    """Run this process as one rank of several; only the first one's output is kept."""
     rank, count = os.environ["RANK"], os.environ["WORLD_SIZE"]
     numbers = all(said.isascii() and said.isdigit() and len(said) < 9 for said in (rank, count))
     if not numbers or int(rank) >= int(count):
-        raise RankError(f"RANK={shown(rank)} and WORLD_SIZE={shown(count)} are no rank of several: torchrun sets both")
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a broken connection is one line of ours
-    from spikecal.ranks import SCRATCH, process_group  # torch takes seconds, and one process does not need it
+        raise RankError(f"RANK={shown(rank)} and WORLD_SIZE={shown(count)} do not describe a rank: torchrun sets both")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # we report a broken connection ourselves, in one line
+    from spikecal.ranks import SCRATCH, process_group  # here, as torch takes seconds to import
 
     with process_group():
         if is_first():
@@ -46,15 +46,15 @@ def several() -> Iterator[None]:
 
 
 def written(path: Path) -> Path:
-    """Where this process writes what is to become `path`: the others than the first write to a place of their own."""
+    """Where this process writes what is to become `path`: all but the first write to a scratch folder."""
     folder = os.environ.get("SPIKECAL_SCRATCH")
     return path if folder is None else Path(folder) / path.name
 
 
 def end(code: int) -> NoReturn:
-    """End after an error without waiting for threads that wait for lost ranks.
+    """Exit after an error without waiting for threads that wait for lost ranks.
 
-    Launchers stop all ranks when one ends: the others wait until the first has said what is wrong.
+    Launchers stop all ranks when one exits, so the others give the first time to report the error.
     """
     sys.stdout.flush()
     sys.stderr.flush()

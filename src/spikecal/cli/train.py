@@ -1,4 +1,4 @@
-"""`spikecal train`: a network and labelled images in, weights out."""
+"""`spikecal train`: train a network on labelled images and write its weights."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +22,9 @@ def train(
             metavar="DATA", help="A name from `spikecal datasets`, folder:PATH, npz:PATH or file.py:function."
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write: w.safetensors.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="File to write, such as w.safetensors.")
+    ],
     task: options.Task = None,
     recipe: Annotated[
         str | None,
@@ -31,43 +33,52 @@ def train(
             help="cifar, cifar-nobn, imagenet, quick, quick-nobn, coco or quick-detect. (default the paper's)",
         ),
     ] = None,
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="A recipe as TOML.")] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Recipe as a TOML file.")] = None,
     epochs: Annotated[int | None, typer.Option(metavar="N", help="Passes over the images.")] = None,
-    batch: Annotated[int | None, typer.Option(metavar="N", help="Images a step.")] = None,
+    batch: Annotated[int | None, typer.Option(metavar="N", help="Images per step.")] = None,
     lr: Annotated[float | None, typer.Option(metavar="X", help="Highest learning rate.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(metavar="X", help="Of all parameters.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(metavar="X", help="Weight decay of all parameters.")] = None,
     precision: Annotated[
         str | None, typer.Option(metavar="NAME", help="float32, or bfloat16 for faster steps. (default float32)")
     ] = None,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="The same seed, the same bits. (default 0)")] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="The same seed gives the same bits. (default 0)")
+    ] = None,
     validate: Annotated[
         int,
         typer.Option(
-            min=0, metavar="N", help="Hold out N training images, of boxes the val split's, measured after every epoch."
+            min=0,
+            metavar="N",
+            help="Hold out N training images (a detector: of the val split) and measure them every epoch.",
         ),
     ] = 0,
     half: Annotated[
-        bool, typer.Option("--half", help="Half precision, if accuracy on training images stays what it is.")
+        bool,
+        typer.Option("--half", help="Store half precision if that leaves the accuracy on training images unchanged."),
     ] = False,
     backbone: Annotated[
         str | None,
-        typer.Option(metavar="MODEL|FILE", help="A detector's body starts from this classifier, trained."),
+        typer.Option(metavar="MODEL|FILE", help="Trained classifier that a detector's body starts from."),
     ] = None,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="State to go on from when killed. (default beside the output)"),
+        typer.Option(metavar="FILE", help="File to resume from. (default the output's name with .checkpoint)"),
     ] = None,
-    every: Annotated[float, typer.Option(min=0, metavar="MINUTES", help="Between checkpoints inside an epoch.")] = 5,
-    device: Annotated[str | None, typer.Option(metavar="NAME", help="cpu, cuda or mps. (default the best)")] = None,
+    every: Annotated[
+        float, typer.Option(min=0, metavar="MINUTES", help="Time between checkpoints within an epoch.")
+    ] = 5,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="cpu, cuda or mps. (default an accelerator, if there is one)")
+    ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="Processes that augment images. (default one a core, 8 at most)"),
+        typer.Option(min=0, metavar="N", help="Processes that augment images. (default one per core, at most 8)"),
     ] = None,
     data_root: options.DataRoot = None,
     strict: options.Strict = False,
     json: options.Json = False,
 ) -> None:
-    """Train a network and write its weights; killed, the same command goes on where it was."""
+    """Train a network and write its weights; rerun to resume."""
     if output.suffix != ".safetensors":
         raise ConfigError(
             f"weights are written as safetensors: name the file {output.with_suffix('.safetensors').name}"

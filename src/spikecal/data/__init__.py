@@ -1,1 +1,1 @@
-"""Images and labels: known sets, folders, arrays and the user's own functions."""
+"""Images and labels: named datasets, folders, arrays and the user's own functions."""

@@ -1,4 +1,4 @@
-"""Datasets and loaders of PyTorch: their images in whatever form, one at a time, and all of their labels."""
+"""PyTorch datasets and loaders: their images in any form, one at a time, and all of their labels."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from spikecal.errors import DataError, SpikecalError, first_line
 from spikecal.tensors import as_labels, as_tensor
 
 GREY = ("1", "L", "LA", "I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes of one channel
-LABELS = ("targets", "labels")  # where datasets keep all of them
+LABELS = ("targets", "labels")  # attributes in which datasets keep all labels
 
 
-@dataclass(frozen=True, eq=False)  # datasets do not compare, and arrays in them raise
+@dataclass(frozen=True, eq=False)  # comparing datasets is useless, and raises if they contain arrays
 class DatasetImages:
-    """The images of a map-style dataset, whose items are images or begin with one: tensors, arrays, or Pillow's."""
+    """The images of a map-style dataset whose items are, or begin with, an image: a tensor, an array or Pillow's."""
 
     name: str
     dataset: Any
@@ -42,7 +42,7 @@ def from_dataset(name: str, dataset: Any, labels: Any = None, card: Card | None 
         raise DataError(f"{name} holds no images")
     if labels is None:
         labels = _stored_labels(dataset)
-        if labels is None and len(_item(name, dataset, 0)) > 1:  # nobody knows them but the items
+        if labels is None and len(_item(name, dataset, 0)) > 1:  # only the items contain them
             labels = [int(_label(name, _item(name, dataset, i), i)) for i in range(len(dataset))]
     return Data(name=name, images=DatasetImages(name, dataset, card), labels=from_labels(name, labels))
 
@@ -62,7 +62,7 @@ def from_loader(name: str, loader: Iterable[Any], card: Card | None = None) -> D
         return from_arrays(name, torch.cat(images), torch.cat(labels) if labels else None, card)
     except SpikecalError:
         raise
-    except Exception as error:  # a user's code, or batches that do not fit together
+    except Exception as error:  # user code, or batches that do not fit together
         raise DataError(f"{name}: its batches cannot be read: {type(error).__name__}: {first_line(error)}") from error
 
 
@@ -72,19 +72,19 @@ def as_image(name: str, image: Any, card: Card | None = None) -> Tensor:
         image = np.array(decode(image, "L" if image.mode in GREY else "RGB"))
     image = as_tensor(image)
     if not isinstance(image, Tensor):
-        raise DataError(f"{name} is a {type(image).__name__}, not an image: a tensor, an array or one of Pillow's")
+        raise DataError(f"{name} is a {type(image).__name__}, not an image: give a tensor, an array or a Pillow image")
     if image.dtype != torch.uint8 and not image.is_floating_point():
         raise DataError(f"{name} is an image of {image.dtype}: give uint8 in 0..255 or float in 0..1")
     return as_inputs(name, image[None], card)[0]
 
 
 def _item(name: str, dataset: Any, index: int) -> Sequence[Any]:
-    """The parts of an item: the image, and what follows it."""
+    """The parts of an item: the image, and anything after it."""
     try:
         item = dataset[index]
     except SpikecalError:
         raise
-    except Exception as error:  # a user's code
+    except Exception as error:  # user code
         raise DataError(f"{name}: item {index} raised {type(error).__name__}: {first_line(error)}") from error
     return item if isinstance(item, list | tuple) and item else (item,)
 
@@ -99,12 +99,12 @@ def _label(name: str, item: Sequence[Any], index: int) -> Any:
 
 
 def _stored_labels(dataset: Any) -> list[int] | None:
-    """All labels of a dataset that keeps them in a list, so that no image is read for its label; None elsewhere."""
+    """All labels of a dataset that keeps them in a list, so that no image is read for its label; else None."""
     if isinstance(dataset, Subset):
         inner = _stored_labels(dataset.dataset)
         return None if inner is None else [inner[i] for i in dataset.indices]
     if getattr(dataset, "target_transform", None) is not None:
-        return None  # items have other labels than the list
+        return None  # items have different labels from the list
     for kept in (as_labels(getattr(dataset, name, None)) for name in LABELS):
         if isinstance(kept, Tensor) and kept.shape == (len(dataset),) and not kept.is_floating_point():
             return [int(label) for label in kept.tolist()]

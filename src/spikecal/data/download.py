@@ -1,4 +1,4 @@
-"""Files over HTTP: resumed after a kill or a cut, verified, and in their place whole or not at all."""
+"""Download files over HTTP: resumable, verified, and in place whole or not at all."""
 
 import hashlib
 import http.client
@@ -19,22 +19,22 @@ from spikecal.errors import DataError
 from spikecal.files import lock
 
 TIMEOUT = 15.0  # seconds without a byte
-TRIES = 4  # after a cut connection, without getting further
-PAUSE = 1.0  # seconds before such a try
+TRIES = 4  # attempts without progress after a broken connection
+PAUSE = 1.0  # seconds before another attempt
 CHUNK = 1 << 18
 
-Report = Callable[[str, int, int | None], None]  # a file's name, its bytes so far, and all of them where known
+Report = Callable[[str, int, int | None], None]  # a file's name, its bytes so far, and its size if known
 
 log = logging.getLogger(__name__)
 
 
 class SourceError(DataError):
-    """One source does not give the file; another may."""
+    """One source does not provide the file; another may."""
 
 
 @dataclass(frozen=True)
 class Checksum:
-    """What a file's content must hash to."""
+    """The hash that a file's content must have."""
 
     algorithm: str
     digest: str
@@ -45,7 +45,7 @@ class Checksum:
 
 
 def fetch_first(title: str, ways: Sequence[tuple[str, Callable[[], None]]], by_hand: str) -> None:
-    """Go the first of the named `ways` that leads there; where none does, say what was tried and what is left."""
+    """Use the first of the named `ways` that works; if none does, raise with what was tried and what is left to do."""
     tried = []
     for name, way in ways:
         try:
@@ -58,9 +58,9 @@ def fetch_first(title: str, ways: Sequence[tuple[str, Callable[[], None]]], by_h
 
 
 def download(url: str, target: Path, checksum: Checksum, report: Report | None = None) -> None:
-    """Put what is at `url` into `target`: written beside it first, verified, then renamed.
+    """Download `url` to `target`: written beside it first, verified, then renamed.
 
-    What an earlier run left is gone on with. If the whole does not match then, it is fetched once more from the start.
+    The part left by an earlier run is resumed. If the result does not match, it is fetched once more from the start.
     """
     part = target.with_name(f"{target.name}.part")
     try:
@@ -72,22 +72,22 @@ def download(url: str, target: Path, checksum: Checksum, report: Report | None =
             _transfer(url, file, target.name, report)
             whole = checksum.matches(part)
             if resumed and not whole:
-                log.info("%s: what was gone on with does not match its checksum: starting anew", target.name)
+                log.info("%s: the resumed download does not match its checksum: starting again", target.name)
                 file.truncate(0)
                 _transfer(url, file, target.name, report)
                 whole = checksum.matches(part)
             if not whole:
                 part.unlink()
-                raise SourceError(f"sent another {target.name}: its {checksum.algorithm} is not {checksum.digest}")
+                raise SourceError(f"sent a different {target.name}: its {checksum.algorithm} is not {checksum.digest}")
             os.fsync(file.fileno())
             os.replace(part, target)
     except OSError as error:
-        raise DataError(f"{target.name} cannot be put into {target.parent}: {error.strerror or error}") from error
+        raise DataError(f"{target.name} cannot be written to {target.parent}: {error.strerror or error}") from error
 
 
 @contextmanager
 def _locked(part: Path) -> Iterator[tuple[IO[bytes], bool]]:
-    """The unfinished file, for this process alone, and whether another rank of the same task had it before."""
+    """The unfinished file, locked for this process, and whether another rank of the same task had it before."""
     waited = False
     while True:
         with part.open("ab") as file:
@@ -101,11 +101,11 @@ def _locked(part: Path) -> Iterator[tuple[IO[bytes], bool]]:
                     if _size(file) == 0:
                         part.unlink(missing_ok=True)
                 return
-        # Another process finished and renamed the file between its opening and its locking here.
+        # Another process finished and renamed the file after we opened it and before we locked it.
 
 
 def _wait_for_another_rank(part: Path) -> None:
-    from spikecal.ranks import current  # torch takes seconds, and hardly anyone waits
+    from spikecal.ranks import current  # torch takes seconds to import, and waiting is rare
 
     if current().count == 1:
         raise DataError(f"{part} is being written by another process: wait for it")
@@ -118,7 +118,7 @@ def _size(file: IO[bytes]) -> int:
 
 
 def _transfer(url: str, file: IO[bytes], name: str, report: Report | None) -> None:
-    """Append what `file` lacks, asking again where the connection is cut; a first request that fails is final."""
+    """Append what `file` lacks, retrying if the connection breaks; a first request that fails is final."""
     furthest, failures = _size(file), 0
     answered = False
     while failures < TRIES:
@@ -130,15 +130,15 @@ def _transfer(url: str, file: IO[bytes], name: str, report: Report | None) -> No
             if not answered and _size(file) <= furthest:
                 raise
             answered = True
-        # A server without ranges starts anew each time: only what gets further than before counts as progress.
+        # A server without ranges starts over each time: only getting further than before counts as progress.
         failures = 0 if _size(file) > furthest else failures + 1
         furthest = max(furthest, _size(file))
         time.sleep(PAUSE if failures else 0)
-    raise SourceError(f"cut the connection {failures} times at {furthest:,} bytes: the same command goes on from there")
+    raise SourceError(f"broke the connection {failures} times at {furthest:,} bytes: rerun to resume")
 
 
 def _receive(url: str, file: IO[bytes], name: str, report: Report | None) -> bool:
-    """One request for what `file` lacks; whether the file is as long as it should be after it."""
+    """Request once what `file` lacks; returns whether the file then has its full length."""
     have = _size(file)
     headers = {"User-Agent": f"spikecal/{spikecal.__version__}", "Accept-Encoding": "identity"}
     if have:
@@ -150,7 +150,7 @@ def _receive(url: str, file: IO[bytes], name: str, report: Report | None) -> boo
             if have and error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 if error.headers.get("Content-Range") == f"bytes */{have}":
                     return True  # nothing is missing
-                file.truncate(0)  # another file, or another version of it
+                file.truncate(0)  # a different file, or version of it
                 return False
             raise SourceError(f"HTTP {error.code} {error.reason}") from error
     except (OSError, http.client.HTTPException) as error:
@@ -158,7 +158,7 @@ def _receive(url: str, file: IO[bytes], name: str, report: Report | None) -> boo
     with response:
         begins = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
         if response.status == http.HTTPStatus.PARTIAL_CONTENT and (begins is None or int(begins[1]) != have):
-            file.truncate(0)  # not the range asked for: ask for all of it
+            file.truncate(0)  # not the requested range: request everything
             return False
         if response.status != http.HTTPStatus.PARTIAL_CONTENT and have:
             file.truncate(0)  # a server without ranges: here comes the whole file
@@ -175,7 +175,7 @@ def _receive(url: str, file: IO[bytes], name: str, report: Report | None) -> boo
 
 def _read(response: http.client.HTTPResponse) -> bytes:
     try:
-        return response.read1(CHUNK)  # what has come, so that a kill or a cut loses nothing of it
+        return response.read1(CHUNK)  # whatever has arrived, so that nothing is lost if killed
     except (OSError, http.client.HTTPException) as error:
         raise SourceError(_reason(error)) from error
 

@@ -1,4 +1,4 @@
-"""Resizing and cropping as ImageNet's evaluation does it, for tensors and for opened image files alike."""
+"""Resize and crop as in ImageNet's evaluation, for tensors and opened image files alike."""
 
 from PIL import Image
 from torch import Tensor
@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from spikecal.data.card import Card
 from spikecal.errors import DataError
 
-LONGEST = 16  # an image this many times longer than the card's shape is cut before it is resized: memory stays bounded
+LONGEST = 16  # an image this many times longer than the card's shape is cropped before resizing, to bound memory
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 Size = tuple[int, int]  # height, width
@@ -35,10 +35,10 @@ def fit_tensor(pixels: Tensor, card: Card) -> Tensor:
 
 
 def plan(size: Size, card: Card) -> tuple[Box, Size, Box]:
-    """What to cut out of an image of `size`, what to resize that to, and what to cut out of the result.
+    """The region to cut from an image of `size`, the size to resize it to, and the region to cut from the result.
 
     The image is scaled until it covers the card's size over its crop, sides rounded down as torchvision and timm do,
-    and its middle is kept. The first cut is the whole image but for extremely long ones.
+    and its middle is kept. The first region is the whole image except for extremely long ones.
     """
     height, width = size
     if card.size is None or size == card.size:

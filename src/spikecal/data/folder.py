@@ -1,4 +1,4 @@
-"""Folders of images: found in a fixed order, read when asked for, upright and in 8 bits whatever is stored."""
+"""Folders of images: listed in a fixed order, read on demand, upright and in 8 bits, however they are stored."""
 
 import logging
 import os
@@ -20,19 +20,19 @@ from spikecal.errors import DataError, first_line
 from spikecal.files import open_regular
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # whatever a file is called
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # whatever the file's suffix
 MOST_BYTES = 2**30  # of one file
 SPLITS = {"train": ("train",), "test": ("test", "val")}
-NAMED = 3  # folders that a message names
+NAMED = 3  # most folders that a message lists
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Image files, read when asked for: [3, H, W] uint8."""
+    """Image files, read on demand: [3, H, W] uint8."""
 
-    paths: Sequence[str]  # strings: a million of them take a third of the memory of paths
+    paths: Sequence[str]  # strings: a million take a third of the memory of paths
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -41,7 +41,7 @@ class ImageFiles:
         return self.fitted(index, Card(name=""))
 
     def fitted(self, index: int, card: Card) -> Tensor:
-        """Image `index` in the card's size; grey where the card has one channel."""
+        """Image `index` in the card's size; grey if the card has one channel."""
         path = self.paths[index]
         try:
             with open_image(path) as image:
@@ -53,20 +53,20 @@ class ImageFiles:
 
 @contextmanager
 def open_image(path: str | Path) -> Iterator[Image.Image]:
-    """An image file of one of the formats that stand behind `SUFFIXES`; Pillow would start programs for others."""
+    """Open an image file of one of the formats of `SUFFIXES`; Pillow would start programs for others."""
     with open_regular(path, MOST_BYTES) as file, Image.open(file, formats=FORMATS) as image:
         yield image
 
 
 def decode(image: Image.Image, mode: str) -> Image.Image:
-    """An opened image as people see it: turned as its EXIF data say, transparency on white, 16 bits as 8."""
-    image.load()  # what is wrong with the pixels is said here
-    with suppress(Exception):  # damaged EXIF data say nothing of how to turn an image whose pixels are whole
+    """An opened image as people see it: rotated by its EXIF data, transparency on white, 16 bits as 8."""
+    image.load()  # damaged pixels raise here
+    with suppress(Exception):  # damaged EXIF data are ignored if the pixels are intact
         image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
         image = Image.fromarray((np.asarray(image).astype(np.float64) / 257).round().clip(0, 255).astype(np.uint8))
     elif image.mode in ("I", "F"):
-        raise ValueError(f"pixels of mode {image.mode}, whose range is not known: store 8 or 16 bits")
+        raise ValueError(f"pixels of mode {image.mode}, whose range is unknown: store 8 or 16 bits")
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -74,9 +74,9 @@ def decode(image: Image.Image, mode: str) -> Image.Image:
 
 
 def load_folder(spec: str, folder: Path, split: str) -> Data:
-    """Class folders, straight in `folder` or under `train` and `test` (or `val`); without class folders, no labels.
+    """Class folders, directly in `folder` or under `train` and `test` (or `val`); without class folders, no labels.
 
-    The folders of `train` number the classes of every split, because they are what a network was trained on.
+    The folders of `train` number the classes of all splits, as the network was trained on them.
     """
     if not folder.is_dir():
         raise DataError(f"{spec}: there is no folder {folder}")
@@ -92,16 +92,18 @@ def load_folder(spec: str, folder: Path, split: str) -> Data:
         paths, others = image_files(folder)
         if not paths:
             raise DataError(f"{spec}: {folder} holds neither class folders nor images")
-        _mention(spec, "passed over what has no image's name", others)
+        _mention(spec, "skipped files without an image suffix", others)
         return Data(name=spec, images=ImageFiles(paths))
     classes = known or present
     if len(classes) == 1:
-        log.warning("%s: all images get one label, as %s holds one folder, %s", spec, folder, classes[0])
+        log.warning("%s: all images get the same label, as %s holds only one folder, %s", spec, folder, classes[0])
     _mention(spec, f"classes of train without a folder in {folder.name}", [c for c in classes if c not in present])
     strange = [name for name in present if name not in classes]
-    _mention(spec, f"left out of {folder.name}, because train has no such class", strange)
+    _mention(spec, f"left out of {folder.name}, as train has no such class", strange)
     if len(strange) == len(present):
-        raise DataError(f"{spec}: train and {folder.name} have no class in common: a class has one name in both")
+        raise DataError(
+            f"{spec}: train and {folder.name} have no class in common: use the same names of classes in both"
+        )
     return labelled(spec, folder, classes, {c: i for i, c in enumerate(classes) if c in present})
 
 
@@ -110,7 +112,7 @@ def _split_folder(folder: Path, split: str) -> Path | None:
 
 
 def labelled(spec: str, folder: Path, classes: Sequence[str], numbers: dict[str, int]) -> Data:
-    """The images of the class folders `numbers` in `folder`, with these labels; `classes` are the names of all."""
+    """The images of the class folders `numbers` in `folder`, with these labels; `classes` are all names."""
     paths: list[str] = []
     labels: list[int] = []
     empty = []
@@ -125,23 +127,23 @@ def labelled(spec: str, folder: Path, classes: Sequence[str], numbers: dict[str,
     if not paths:
         raise DataError(f"{spec}: the class folders of {folder} hold no images ({', '.join(sorted(SUFFIXES))})")
     _mention(spec, "no images in class folder", empty)
-    _mention(spec, "passed over what has no image's name or no class", others)
+    _mention(spec, "skipped files without an image suffix or a class", others)
     return Data(name=spec, images=ImageFiles(paths), labels=torch.tensor(labels), classes=tuple(classes))
 
 
 def class_folders(folder: Path) -> list[str]:
-    """The folders in `folder`, sorted by name; hidden ones are none."""
+    """The folders in `folder`, sorted by name, without hidden ones."""
     return sorted(p.name for p in folder.iterdir() if not p.name.startswith(".") and p.is_dir())
 
 
 def image_files(folder: Path) -> tuple[list[str], list[str]]:
-    """The image files in `folder` and below, and the others; hidden ones are neither, a linked folder counts once."""
+    """The image files in `folder` and below, and other files; hidden ones are ignored, a linked folder counts once."""
     images: list[str] = []
     others: list[str] = []
     seen: set[str] = set()
     for here, folders, files in os.walk(folder, followlinks=True, onerror=_unlisted):
         real = os.path.realpath(here)
-        if real in seen:  # a link to a folder above, or a second one to the same
+        if real in seen:  # a link to a folder above, or a second link to the same
             folders.clear()
             continue
         seen.add(real)

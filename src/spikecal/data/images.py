@@ -1,4 +1,4 @@
-"""Images and their labels, in memory or read when asked for."""
+"""Images and their labels, in memory or read on demand."""
 
 import logging
 import os
@@ -17,14 +17,14 @@ from spikecal.workdir import fingerprint
 
 log = logging.getLogger(__name__)
 
-LOOKED_AT = 16  # images of a set of files that tell it from another
+LOOKED_AT = 16  # images in the fingerprint of a set of files
 READERS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 Unreadable = dict[str, str]  # file -> reason
 
 
 class UnreadableImage(DataError):
-    """One image of a set cannot be read; the others can."""
+    """One image of a dataset cannot be read; the others can."""
 
     def __init__(self, file: str, reason: str) -> None:
         self.file, self.reason = file, reason
@@ -41,19 +41,19 @@ class Images(Protocol):
 
 @runtime_checkable
 class FileImages(Images, Protocol):
-    """Images that are read from files: several threads may ask at once, for images in a card's size."""
+    """Images read from files, in a card's size; several threads may ask at once."""
 
     def fitted(self, index: int, card: Card, /) -> Tensor:
-        """Image `index` as uint8 [C, H, W], in the card's size and channels where it has some."""
+        """Image `index` as uint8 [C, H, W], in the card's size and channels if it states them."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Images as they are stored, before any normalisation; `labels` [N] where known.
+    """Images as stored, before any normalisation; `labels` [N] if known.
 
-    `distilled`: made from a network, to calibrate with; nothing can be tested on them. `about` is what should be known
-    of figures that are measured on them: tables say it.
+    `distilled`: made from a network, for calibration but not for tests. `about` is what to know
+    about figures measured on them, which tables state.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Data:
         if self.labels is not None and self.labels.shape != (len(self.images),):
             raise DataError(f"{self.name}: {len(self.images)} images but labels of shape {tuple(self.labels.shape)}")
         if self.labels is not None and (self.labels.dtype != torch.int64 or int(self.labels.min()) < 0):
-            raise DataError(f"{self.name}: labels must be whole numbers from 0 up")
+            raise DataError(f"{self.name}: labels must be non-negative integers")
 
     def __len__(self) -> int:
         return len(self.images)
@@ -77,15 +77,15 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Copy:
-    """What is on this machine of a known set."""
+    """The copy of a named dataset on this machine."""
 
     where: Path | None  # None: in the package
-    images: Mapping[str, int] | None  # by split, where known
+    images: Mapping[str, int] | None  # by split, if known
     verified: bool | None  # None: there is no checksum to compare with
 
 
 def subset(data: Data, count: int | None, seed: int) -> Data:
-    """`count` images drawn by `seed`, in their stored order; all of them where there are no more than that."""
+    """`count` images drawn by `seed`, in their stored order; all of them if there are no more."""
     if count is None or count >= len(data):
         return data
     if count < 1:
@@ -94,9 +94,9 @@ def subset(data: Data, count: int | None, seed: int) -> Data:
 
 
 def readable(data: Data, count: int, seed: int) -> tuple[Data, Unreadable]:
-    """Like `subset`, of images that can be read, and those that were drawn and cannot.
+    """Like `subset`, but of readable images only; also returns the unreadable images that were drawn.
 
-    Every image drawn is read once to know; sets that are in memory are returned as they are.
+    Every drawn image is read once to check; datasets in memory are returned unchanged.
     """
     if not isinstance(data.images, FileImages):
         return data, {}
@@ -114,21 +114,21 @@ def readable(data: Data, count: int, seed: int) -> tuple[Data, Unreadable]:
 
 
 def unreadable(data: Data, indices: Sequence[int]) -> dict[int, UnreadableImage]:
-    """Read these images of a lazy set, and give the errors of those that cannot be read."""
+    """Read these images of a lazy dataset, and return the errors of the unreadable ones."""
     images = data.images
     if isinstance(images, Tensor):
         return {}
 
     def probe(index: int) -> Tensor:
         images[index]
-        return torch.empty(0)  # a thousand whole photographs need not be held
+        return torch.empty(0)  # no need to hold a thousand photographs
 
     found = in_threads(probe, indices, READERS if isinstance(images, FileImages) else 1)
     return {index: x for index, x in zip(indices, found, strict=True) if isinstance(x, UnreadableImage)}
 
 
 def unreadable_files(data: Data, indices: Sequence[int] | None = None) -> Unreadable:
-    """Which files, of these images or of all, cannot be read, and why; each is read to know."""
+    """Which files, of these images or of all, cannot be read, and why; reads each to check."""
     faults = unreadable(data, range(len(data)) if indices is None else indices)
     return {error.file: error.reason for error in faults.values()}
 
@@ -142,7 +142,7 @@ def none_readable(name: str, faults: Unreadable) -> DataError:
 def in_threads(
     read: Callable[[int], Tensor], indices: Iterable[int], threads: int
 ) -> Iterator[Tensor | UnreadableImage]:
-    """What `read` gives or raises for each index, in the order of the indices; decoders leave Python's lock alone."""
+    """What `read` returns or raises for each index, in order; decoders release Python's lock."""
 
     def attempt(index: int) -> Tensor | UnreadableImage:
         try:
@@ -164,9 +164,9 @@ def shuffled(count: int, seed: int) -> Tensor:
 def in_its_place(
     images: Images, index: int, name: str, strict: bool = False, *, quiet: bool = False
 ) -> tuple[Tensor, int]:
-    """Image `index` with its index, or those of the next one that can be read; with `strict` there must be no need.
+    """Image `index` with its index, or the next one that can be read; with `strict`, an unreadable image raises.
 
-    `quiet` is for those who come by the same images again.
+    `quiet` avoids repeating warnings about the same images.
     """
     faults: Unreadable = {}
     for further in range(len(images)):
@@ -174,16 +174,16 @@ def in_its_place(
         try:
             return images[chosen], chosen
         except UnreadableImage as error:
-            if strict:  # of a kind that passes from a worker to its parent
+            if strict:  # an error that a worker can pass on to its parent
                 raise DataError(f"{error}; `spikecal datasets check` lists all such files") from error
             faults[error.file] = error.reason
             if not quiet:
-                log.warning("%s: another image takes its place", error)
+                log.warning("%s: using another image instead", error)
     raise none_readable(name, faults)
 
 
 def looked_at(images: Images) -> list[Tensor]:
-    """What tells a set from another: all of it in memory, and of files some that can be read."""
+    """A fingerprint of a dataset: of all images in memory, or of some readable files."""
     if isinstance(images, Tensor):
         return [images]
     places = range(0, len(images), max(1, len(images) // LOOKED_AT))
@@ -191,7 +191,7 @@ def looked_at(images: Images) -> list[Tensor]:
 
 
 def choose(data: Data, chosen: Tensor) -> Data:
-    """Some of the images by their indices, in their stored order."""
+    """Some images by their indices, in their stored order."""
     order = chosen.sort().values
     images: Images
     if isinstance(data.images, Tensor):
@@ -205,7 +205,7 @@ def choose(data: Data, chosen: Tensor) -> Data:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Some of the images of a lazy set."""
+    """Some images of a lazy dataset."""
 
     images: Images
     order: Sequence[int]
@@ -219,7 +219,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class ChosenFiles(Chosen):
-    """Some of the images of a set of files."""
+    """Some images of a dataset of files."""
 
     images: FileImages
 
@@ -228,5 +228,5 @@ class ChosenFiles(Chosen):
 
 
 def data_fingerprint(data: Data) -> str:
-    """Of all labels and pixels, or of a few images where each is a file to read."""
+    """A hash of all labels and pixels, or of a few images if each must be read from a file."""
     return fingerprint([*looked_at(data.images), *([] if data.labels is None else [data.labels])], len(data))

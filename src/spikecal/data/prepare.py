@@ -1,4 +1,4 @@
-"""From stored images to what a network takes: resized, cropped, normalised as its card says."""
+"""Turn stored images into a network's inputs: resized, cropped and normalised by its card."""
 
 import logging
 import math
@@ -15,15 +15,15 @@ from spikecal.errors import DataError
 from spikecal.memory import free_memory
 
 BYTES_PER_PIXEL = 12  # as floats, resized, and normalised
-EXACT = 0.01  # how far floats may be outside 0..1 without a word
-NEAR = 0.5  # and with one: filters overshoot, normalised images go further
-NORMAL = 10.0  # beyond this, images for a network without a card are hardly normalised ones
+EXACT = 0.01  # how far floats may be outside 0..1 without a warning
+NEAR = 0.5  # and with one: filters overshoot, but normalised images go further
+NORMAL = 10.0  # values above this are hardly those of normalised images, for a network without a card
 
 log = logging.getLogger(__name__)
 
 
 class Prepared(Dataset[Tensor]):
-    """The images of `data` as the network of `card` takes them: item `i` is [C, H, W] float."""
+    """The images of `data`, normalised for the network of `card`: item `i` is [C, H, W] float."""
 
     def __init__(self, data: Data, card: Card) -> None:
         self.data, self.card = data, card
@@ -39,7 +39,7 @@ class Prepared(Dataset[Tensor]):
     def batches(self, size: int, unreadable: Unreadable | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """The images in order, `size` at a time, and their indices: [n, C, H, W] and [n].
 
-        Images that cannot be read are left out and entered in `unreadable`; without it they are an error.
+        Unreadable images are left out and entered in `unreadable`; without it, they are an error.
         """
         size = min(size, self._most())
         for start in range(0, len(self), size):
@@ -54,7 +54,7 @@ class Prepared(Dataset[Tensor]):
                 yield prepare(stored, self.card, self.data.name), torch.tensor(kept)
 
     def _most(self) -> int:
-        """How many images of the card's size there is memory for, resized and as floats; the card may be a file's."""
+        """How many images of the card's size fit into memory as resized floats; the card may come from a file."""
         if self.card.size is None:
             return len(self)
         needed = BYTES_PER_PIXEL * math.prod(self.card.size) * (self.card.channels or 3)
@@ -69,7 +69,7 @@ class Prepared(Dataset[Tensor]):
         return images.fitted(index, self.card) if isinstance(images, FileImages) else images[index]
 
     def _read(self, indices: range, unreadable: Unreadable | None) -> dict[int, Tensor]:
-        """Images by index; files are read by several threads, and a user's own objects by one."""
+        """Images by index; files are read by several threads, a user's own objects by one."""
         threads = READERS if isinstance(self.data.images, FileImages) else 1
         read = {}
         for index, found in zip(indices, in_threads(self._stored, indices, threads), strict=True):
@@ -84,15 +84,30 @@ class Prepared(Dataset[Tensor]):
     def _stack(self, images: list[Tensor]) -> Tensor:
         if len({image.shape for image in images}) > 1:
             if self.card.size is None:
-                raise DataError(f"{self.data.name}: images differ in size and {self.card.name} has no input size")
+                raise DataError(f"{self.data.name}: images differ in size, but {self.card.name} has no input size")
             images = [fit_tensor(_floats(image[None]), self.card)[0] for image in images]
         return torch.stack(images) if images else torch.empty(0)
 
 
-class Loader:
-    """Batches (images, labels) of a labelled set, over and over in the same order.
+class PreparedPairs(Dataset[tuple[Tensor, int]]):
+    """The same with the label of each image, for pipelines that learn from them."""
 
-    Images that cannot be read are left out, and `unreadable` tells which and why; with `strict` they are an error.
+    def __init__(self, data: Data, card: Card) -> None:
+        if data.labels is None:
+            raise DataError(f"{data.name} has no labels, and this pipeline learns from them")
+        self.prepared, self.labels = Prepared(data, card), data.labels
+
+    def __len__(self) -> int:
+        return len(self.prepared)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.prepared[index], int(self.labels[index])
+
+
+class Loader:
+    """Batches (images, labels) of a labelled dataset, repeatable in the same order.
+
+    Unreadable images are left out, and `unreadable` tells which and why; with `strict` they are an error.
     """
 
     def __init__(self, data: Data, card: Card, batch: int, strict: bool = False) -> None:
@@ -114,13 +129,13 @@ class Loader:
 def prepare(images: Tensor, card: Card, name: str) -> Tensor:
     """Images [N, C, H, W], uint8 or float in 0..1, as (x - mean) / std of the card's size: float32.
 
-    Vectors, signals and volumes have no size to be fitted to.
+    Vectors, signals and volumes are not resized.
     """
     pixels = _floats(images)
     if pixels.ndim == 4 and pixels.shape[1] == 1 and card.channels == 3:
         pixels = pixels.expand(-1, 3, -1, -1)
     if card.channels is not None and pixels.shape[1] != card.channels:
-        raise DataError(f"{name}: images have {pixels.shape[1]} channels, {card.name} takes {card.channels}")
+        raise DataError(f"{name}: images have {pixels.shape[1]} channels, but {card.name} takes {card.channels}")
     pixels = fit_tensor(pixels, card) if card.size is not None else pixels
     if card.mean is None or card.std is None:
         return pixels.contiguous()
@@ -136,15 +151,15 @@ def _floats(images: Tensor) -> Tensor:
 
 
 def _check_range(images: Tensor, card: Card, name: str) -> None:
-    """A line for floats that are probably not what the network takes; an error for those that cannot be."""
+    """Warn about floats that are probably wrong for the network; raise for those that certainly are."""
     low, high = (float(x) for x in images.aminmax())
     if card.mean is not None:
         _check_normalised(images, card, name)
         if low < -EXACT or high > 1 + EXACT:
-            log.warning("%s: float images should be in 0..1, these reach from %.3g to %.3g", name, low, high)
+            log.warning("%s: float images should be in 0..1, but these range from %.3g to %.3g", name, low, high)
     elif max(-low, high) > NORMAL:
         log.warning(
-            "%s: images reach from %.3g to %.3g and are used as they are, as %s does not say how it takes them",
+            "%s: images range from %.3g to %.3g and are used unchanged, as %s does not state its normalisation",
             name, low, high, card.name,
         )  # fmt: skip
 
@@ -153,6 +168,6 @@ def _check_normalised(pixels: Tensor, card: Card, name: str) -> None:
     low, high = (float(x) for x in pixels.aminmax())
     if low < -NEAR or high > 1 + NEAR:
         raise DataError(
-            f"{name}: float images must be in 0..1, these reach from {low:.3g} to {high:.3g}: leave the normalisation "
+            f"{name}: float images must be in 0..1, but these range from {low:.3g} to {high:.3g}: leave normalisation "
             f"to {card.name}'s card"
         )

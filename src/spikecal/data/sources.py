@@ -1,4 +1,4 @@
-"""Images and labels from a short specification: a known set, `folder:PATH`, `npz:PATH` or a user's function."""
+"""Images and labels from a short specification: a named dataset, `folder:PATH`, `npz:PATH` or a user's function."""
 
 import inspect
 import os
@@ -22,7 +22,7 @@ from spikecal.usercode import call, is_factory, load_factory
 __all__ = ["Data", "Images", "chosen_data", "data_root", "load_data", "runs_code", "subset"]
 
 SPLITS = ("train", "test")
-DISTILLED = "distilled"  # what `convert --data` makes itself, from the network
+DISTILLED = "distilled"  # made by `convert --data` itself, from the network
 KINDS: dict[str, Callable[[str, Path, str], Data]] = {
     "folder": load_folder,
     "imagenet": load_imagenet,
@@ -31,23 +31,23 @@ ARRAYS = "npz"
 
 
 def data_root() -> Path:
-    """Where the known sets are kept: `$SPIKECAL_DATA`, else the user's cache folder."""
+    """The folder of the named datasets: `$SPIKECAL_DATA`, else the user's cache folder."""
     return Path(os.environ.get("SPIKECAL_DATA") or "~/.cache/spikecal").expanduser()
 
 
 def load_data(spec: str, split: str, root: Path | None = None, card: Card | None = None) -> Data:
-    """The images of `spec`: a known set's name, `folder:PATH`, `npz:PATH`, `imagenet:PATH` or a function.
+    """The images of `spec`: the name of a dataset, `folder:PATH`, `npz:PATH`, `imagenet:PATH` or a function.
 
-    A function is `file.py:name` or `package.module:name`. With the `card` of the network that they are for, arrays may
+    A function is `file.py:name` or `package.module:name`. With the `card` of the network they are for, arrays may
     also hold signals or volumes.
     """
     if split not in SPLITS:
-        raise DataError(f"split is one of {', '.join(SPLITS)}, not {split!r}")
+        raise DataError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
     if spec in KNOWN:
         return KNOWN[spec].load(data_root() if root is None else root, split)
     if spec == DISTILLED:
         raise DataError(
-            "distilled images are made by `spikecal distill` and by `spikecal convert --data distilled`; to use them "
+            "`distilled` works only in `spikecal convert --data distilled`; to use images of `spikecal distill` "
             "elsewhere, give the file as npz:FILE"
         )
     kind, _, rest = spec.partition(":")
@@ -64,9 +64,11 @@ def load_data(spec: str, split: str, root: Path | None = None, card: Card | None
 
 
 def chosen_data(name: str | None, card: Card, split: str, root: Path | None, *, from_file: bool = False) -> Data:
-    """The named set, else the one on the card; a card out of a file cannot name code to run."""
+    """The named dataset, else the one on the card; a card from a file cannot name code to run."""
     if name is None and from_file and card.data is not None and runs_code(card.data):
-        raise ConfigError(f"the file names {card.data} as its images, which is code: if you trust it, use --data")
+        raise ConfigError(
+            f"the file names {card.data} as its images, which is code: if you trust it, give it with --data"
+        )
     name = name or card.data
     if name is None:
         raise ConfigError(f"{card.name} comes with no images: give --data")
@@ -75,11 +77,11 @@ def chosen_data(name: str | None, card: Card, split: str, root: Path | None, *, 
     except DataError as error:
         if not from_file or name != card.data:
             raise
-        raise DataError(f"{error}; the file names these images as its own: --data names others") from error
+        raise DataError(f"{error}; the file names these images as its own: give others with --data") from error
 
 
 def runs_code(spec: str) -> bool:
-    """Whether reading these images would run a function: fine where a user types it, not where a file says it."""
+    """Whether reading these images would run a function: fine if a user types it, but not if it comes from a file."""
     return spec not in KNOWN and spec.partition(":")[0] not in (*KINDS, ARRAYS) and is_factory(spec)
 
 
@@ -91,7 +93,7 @@ def _from_factory(spec: str, split: str, card: Card | None) -> Data:
     function = load_factory(spec)
     try:
         arguments = (split,) if inspect.signature(function).parameters else ()
-    except (TypeError, ValueError):  # built in: no signature to see
+    except (TypeError, ValueError):  # a built-in: no signature to inspect
         arguments = (split,)
     made = call(spec, function, *arguments)
     if isinstance(made, Data):

@@ -1,4 +1,4 @@
-"""Detectors with a spiking body, torchvision's and one's own; sets with boxes; mean average precision."""
+"""Detectors with a spiking body, torchvision's and your own; datasets with boxes; mean average precision."""
 
 from spikecal.detection.boxes import BoxData
 from spikecal.detection.precision import Precision

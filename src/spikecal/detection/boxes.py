@@ -1,4 +1,4 @@
-"""Images with boxes: what a detector is trained, calibrated and measured on, and what was wrong with the files."""
+"""Images with boxes, for training, calibrating and measuring detectors, and faults in their files."""
 
 import logging
 import math
@@ -16,8 +16,8 @@ from spikecal.errors import DataError
 
 log = logging.getLogger(__name__)
 
-SLACK = 1.0  # pixels a box may be outside before that is worth a word: formats count pixels from 0 and from 1
-NAMED = 3  # files that a message names
+SLACK = 1.0  # pixels a box may be outside without a warning: some formats count pixels from 0, others from 1
+NAMED = 3  # most files that a message lists
 
 PAIRS = 'give detection.load_boxes("voc:PATH", "test"), or pairs (image, {"boxes": [[x0, y0, x1, y1]], "labels": [1]})'
 
@@ -29,7 +29,7 @@ Size = tuple[int, int]  # height, width
 class Target:
     """The boxes of one image: `boxes` [n, 4] as x0, y0, x1, y1 in pixels, `labels` [n].
 
-    `ignored` [n] are crowds and difficult ones: not learned, and neither hit nor miss where a detector is measured.
+    `ignored` [n] are crowds and difficult ones: not learned, and neither hit nor miss when a detector is measured.
     """
 
     boxes: Tensor
@@ -39,13 +39,15 @@ class Target:
 
 @dataclass
 class Faults:
-    """What was wrong with the files of a set. All of it is survived; nothing of it is silent."""
+    """Faults in the files of a dataset. None of them stops the work, and none is silent."""
 
     left_out: Unreadable = field(default_factory=dict)  # file -> reason
-    empty: list[str] = field(default_factory=list)  # images without a box: they stay, and teach what is nothing
-    clipped: dict[str, int] = field(default_factory=dict)  # file -> boxes cut off at the image's border
-    missized: dict[str, tuple[Size, Size]] = field(default_factory=dict)  # file -> size by its annotation, and its own
-    dropped: dict[str, int] = field(default_factory=dict)  # file -> boxes with no area, numbers, class or image
+    empty: list[str] = field(default_factory=list)  # images without a box: they stay, as examples of background
+    clipped: dict[str, int] = field(default_factory=dict)  # file -> boxes clipped at the image's border
+    missized: dict[str, tuple[Size, Size]] = field(
+        default_factory=dict
+    )  # file -> size in its annotation, and actual size
+    dropped: dict[str, int] = field(default_factory=dict)  # file -> boxes without area, numbers, class or image
 
     def counts(self) -> dict[str, int]:
         return {
@@ -69,25 +71,25 @@ class Faults:
         }
 
     def sentences(self) -> list[str]:
-        """A line for each kind that occurred."""
+        """One line for each kind that occurred."""
         reasons = [f"{file} ({reason})" for file, reason in self.left_out.items()]
         sizes = [f"{file} ({_shown(found)}, not {_shown(stated)})" for file, (stated, found) in self.missized.items()]
         told = {
-            "left_out": ("left out, for it cannot be used", "left out, for they cannot be used", reasons),
-            "empty": ("image without a box, which stays", "images without a box, which stay", self.empty),
+            "left_out": ("left out as unusable", "left out as unusable", reasons),
+            "empty": ("image without a box, kept", "images without a box, kept", self.empty),
             "missized": (
-                "image of another size than its annotation says",
-                "images of another size than their annotations say",
+                "image whose size differs from its annotation",
+                "images whose size differs from their annotations",
                 sizes,
             ),
             "clipped": (
-                "box cut off at the border of its image",
-                "boxes cut off at the border of their image",
+                "box clipped at the border of its image",
+                "boxes clipped at the border of their image",
                 list(self.clipped),
             ),
             "dropped": (
-                "box dropped, for it has no area in its image, or no class or image",
-                "boxes dropped, for they have no area in their image, or no class or image",
+                "box dropped, as it has no area in its image, or no class or image",
+                "boxes dropped, as they have no area in their image, or no class or image",
                 list(self.dropped),
             ),
         }
@@ -112,45 +114,45 @@ class BoxData:
     def __post_init__(self) -> None:
         if len(self.images) == 0:
             reason = next((f": {file} ({why})" for file, why in self.faults.left_out.items()), "")
-            raise DataError(f"{self.name} holds no images that can be used{reason}")
+            raise DataError(f"{self.name} holds no usable images{reason}")
 
     def __len__(self) -> int:
         return len(self.images)
 
     @property
     def labels(self) -> int:
-        """How many labels a detector for this set has, the background included."""
+        """How many labels a detector for this dataset has, including the background."""
         return max(self.classes, default=0) + 1
 
     def told(self, part: str = "") -> list[str]:
-        """What was wrong with the files, a line for each kind; `part` is what these images are called in the set."""
+        """Faults in the files, one line per kind; `part` is the name of these images in the dataset."""
         return [f"{self.name}{part and f', {part}'}: {sentence}" for sentence in self.faults.sentences()]
 
     def image(self, index: int) -> Tensor:
-        """As detectors take it: [3, H, W] in 0..1; `UnreadableImage` where the file is damaged."""
+        """An image for detectors: [3, H, W] in 0..1; raises `UnreadableImage` if the file is damaged."""
         found = self.images[index]
         return found if found.is_floating_point() else found.float() / 255
 
     def take(self, chosen: Sequence[int]) -> "BoxData":
-        """Some of the images, in this order."""
+        """Some images, in this order."""
         images: Images = Chosen(self.images, chosen)
         if isinstance(self.images, ImageFiles):
             images = ImageFiles([self.images.paths[i] for i in chosen])
         return replace(self, images=images, targets=[self.targets[i] for i in chosen])
 
     def sample(self, count: int | None, seed: int) -> "BoxData":
-        """`count` images drawn by `seed`, in their stored order; all where there are no more."""
+        """`count` images drawn by `seed`, in their stored order; all if there are no more."""
         if count is None or count >= len(self):
             return self
         return self.take(sorted(shuffled(len(self), seed)[:count].tolist()))
 
 
 def as_boxes(data: Any) -> BoxData:
-    """`data` itself, or what a list or dataset of pairs makes: an image [3, H, W] in 0..1 and its boxes and labels."""
+    """`data` itself, or made from a list or dataset of pairs: an image [3, H, W] in 0..1 and its boxes and labels."""
     if isinstance(data, BoxData):
         return data
     if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
-        raise DataError(f"{type(data).__name__} is no set with boxes: {PAIRS}")
+        raise DataError(f"{type(data).__name__} is not a dataset with boxes: {PAIRS}")
     if len(data) == 0:
         raise DataError(f"there are no images: {PAIRS}")
     images: list[Tensor] = []
@@ -169,7 +171,7 @@ def as_boxes(data: Any) -> BoxData:
 
 
 class Collector:
-    """Puts a set together image by image, and keeps account of what is wrong with it."""
+    """Builds a dataset image by image, and records its faults."""
 
     def __init__(self, name: str) -> None:
         self.name, self.faults = name, Faults()
@@ -191,7 +193,7 @@ class Collector:
         ignored: Sequence[bool],
         stated: Size | None = None,
     ) -> None:
-        """An image of `size` and its boxes as they are in the file, which may have `stated` a size."""
+        """Add an image of `size` and its boxes as in the file, which may have `stated` a size."""
         if stated is not None and stated != size:
             self.faults.missized[path] = (stated, size)
         kept, chosen, clipped = clip(boxes, size)
@@ -212,13 +214,13 @@ class Collector:
 
     def finish(self, classes: Mapping[int, str]) -> BoxData:
         for sentence in self.faults.sentences():
-            log.info("%s: %s", self.name, sentence)  # a user is told by the command line, or looks at `faults`
+            log.info("%s: %s", self.name, sentence)  # users see it on the command line, or look at `faults`
         images = ImageFiles(self._paths)
         return BoxData(name=self.name, images=images, targets=self._targets, classes=classes, faults=self.faults)
 
 
 def clip(boxes: Rows, size: Size) -> tuple[list[list[float]], list[int], int]:
-    """The boxes within an image of `size`, which ones these are, and how many of them were cut."""
+    """The boxes within an image of `size`, their indices, and how many were clipped."""
     height, width = size
     kept, chosen, clipped = [], [], 0
     for i, box in enumerate(boxes):

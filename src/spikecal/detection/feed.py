@@ -1,4 +1,4 @@
-"""Batches of images and boxes for training. What is in one depends on (seed, epoch, step) and nothing else."""
+"""Batches of images and boxes for training. Their content depends on (seed, epoch, step) and nothing else."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,14 +16,14 @@ from spikecal.training.recipes import DetectionRecipe
 from spikecal.vision import vision
 from spikecal.workdir import fingerprint
 
-SMALLEST = 2.0  # pixels: a box that a crop leaves less of is no longer one
+SMALLEST = 2.0  # pixels: boxes that a crop leaves smaller are dropped
 
 Item = tuple[Tensor, dict[str, Tensor]]
 Batch = list[Item]
 
 
 class BoxFeed:
-    """The training images of a run, shuffled anew for every epoch."""
+    """The training images of a run, shuffled for every epoch."""
 
     def __init__(
         self,
@@ -53,14 +53,14 @@ class BoxFeed:
         )
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The sum of what the detector says its losses are."""
+        """The sum of the detector's losses."""
         images = [image.to(self.device) for image, _ in batch]
         targets = [{key: value.to(self.device) for key, value in target.items()} for _, target in batch]
         losses: dict[str, Tensor] = model(images, targets)
         return torch.stack(list(losses.values())).sum()
 
     def fingerprint(self) -> str:
-        """Of all boxes and the files' names; the images are many, and are not read for it."""
+        """A hash of all boxes and file names; the images are too many to read."""
         tensors = [t for target in self.data.targets for t in (target.boxes, target.labels, target.ignored)]
         images = self.data.images
         names = [path.rpartition("/")[2] for path in images.paths] if isinstance(images, ImageFiles) else []
@@ -68,9 +68,9 @@ class BoxFeed:
 
 
 class _Epoch(Dataset[Item]):
-    """Augmented images of one epoch, each with a seed of its own: workers and interruptions change nothing.
+    """Augmented images of one epoch, each with its own seed: workers and interruptions change nothing.
 
-    In place of an image that cannot be read stands the next that can; with `strict` it is an error.
+    An unreadable image is replaced by the next readable one; with `strict` it is an error.
     """
 
     def __init__(self, data: BoxData, transform: Any, seed: int, epoch: int, strict: bool) -> None:
@@ -80,7 +80,7 @@ class _Epoch(Dataset[Item]):
         return len(self.data)
 
     def __getitem__(self, index: int) -> Item:
-        again = self.epoch > 0  # the first epoch told of what cannot be read
+        again = self.epoch > 0  # the first epoch reported unreadable images
         image, found = in_its_place(self.data.images, index, self.data.name, self.strict, quiet=again)
         target = self.data.targets[found]
         learned = ~target.ignored
@@ -95,7 +95,7 @@ class _Epoch(Dataset[Item]):
 
 
 def _transform(recipe: DetectionRecipe) -> Any:
-    """torchvision's transforms of images with their boxes, in the recipe's order."""
+    """torchvision's transforms of images with boxes, in the recipe's order."""
     v2 = vision("torchvision.transforms.v2")
     known = {
         "flip": lambda: v2.RandomHorizontalFlip(),

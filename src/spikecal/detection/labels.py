@@ -1,4 +1,4 @@
-"""Whether a detector and a set of images speak of the same things."""
+"""Check that a detector and a dataset have the same classes."""
 
 import json
 from importlib import resources
@@ -13,7 +13,7 @@ from spikecal.files import read_regular
 from spikecal.zoo.models import EMBEDDED
 
 MOST_CARD = 2**20  # bytes of the file beside weights
-# where torchvision's heads tell the number of their labels: RetinaNet and FCOS, SSD, Faster R-CNN
+# where torchvision's heads state the number of their labels: RetinaNet and FCOS, SSD, Faster R-CNN
 PLACES = (
     "head.classification_head.num_classes",
     "head.classification_head.num_columns",
@@ -22,28 +22,28 @@ PLACES = (
 
 
 def check_count(spec: str, detector: nn.Module, data: BoxData) -> None:
-    """An error where the detector has too few labels for the set."""
+    """Raise if the detector has too few labels for the dataset."""
     there = labels_of(detector)
     if there is not None and there < data.labels:
         raise ConfigError(
-            f"{spec} has {there} labels, the background included, and {data.name} needs {data.labels} "
+            f"{spec} has {there} labels, including the background, but {data.name} needs {data.labels} "
             f"({', '.join(data.classes.values())}): give a detector, or weights, for that many"
         )
 
 
 def check_labels(spec: str, detector: nn.Module, weights: Path | None, data: BoxData) -> None:
-    """The same, and an error where the detector's weights are known to be for other things."""
+    """The same, and raise if the detector's weights are known to be for other classes."""
     check_count(spec, detector, data)
     learned = learned_classes(spec, weights)
     if learned and any(learned.get(label) != title for label, title in data.classes.items()):
         raise ConfigError(
-            f"the weights of {spec} are for {', '.join(learned.values())}, and {data.name} has "
-            f"{', '.join(data.classes.values())}: give --weights made for this set"
+            f"the weights of {spec} are for {', '.join(learned.values())}, but {data.name} has "
+            f"{', '.join(data.classes.values())}: give --weights for this dataset"
         )
 
 
 def labels_of(detector: nn.Module) -> int | None:
-    """How many labels a detector tells apart, the background included; None where its head does not say."""
+    """How many labels a detector distinguishes, including the background; None if its head does not state it."""
     for place in PLACES:
         try:
             return int(attrgetter(place)(detector))
@@ -53,7 +53,7 @@ def labels_of(detector: nn.Module) -> int | None:
 
 
 def learned_classes(spec: str, weights: Path | None) -> dict[int, str]:
-    """What the card beside the weights says they were trained for; nothing, where there is no card."""
+    """The classes on the card beside the weights; None if there is no card."""
     try:
         if weights is not None:
             text = read_regular(f"{weights}.json", MOST_CARD).decode()

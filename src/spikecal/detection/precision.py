@@ -14,17 +14,19 @@ from spikecal.analysis.energy import Energy
 from spikecal.data.images import Unreadable, UnreadableImage, none_readable
 from spikecal.detection.boxes import BoxData, Target
 from spikecal.errors import ConfigError, DataError
+from spikecal.evaluation import Seen
 from spikecal.progress import Progress, Silent, Watching, watched
 from spikecal.ranks import current
+from spikecal.workdir import fingerprint
 
-Detections = dict[str, Tensor]  # what torchvision's detectors say of an image: boxes [n, 4], labels [n], scores [n]
+Detections = dict[str, Tensor]  # output of torchvision's detectors for an image: boxes [n, 4], labels [n], scores [n]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
-    """`map`: COCO's, the mean over overlaps of 0.5 to 0.95; `map50`: at an overlap of 0.5; `classes`: that of each.
+    """`map`: COCO's, the mean over IoU 0.5 to 0.95; `map50`: at IoU 0.5; `classes`: `map50` of each class.
 
-    `energy` is that of a spiking body, with its spikes, per image; None for an analog detector.
+    `energy` is that of a spiking body per image, including spikes; None for an analog detector.
     """
 
     map: float
@@ -40,7 +42,7 @@ class Precision:
 
 
 def evaluate(detector: nn.Module, data: BoxData, progress: Watching = None) -> Precision:
-    """Run a detector over all images, one at a time, and measure it; images that cannot be read are left out."""
+    """Run a detector over all images, one at a time, and measure it; unreadable images are left out."""
     unreadable: Unreadable = {}
     with watched(progress) as watcher:
         found, truth = detect_all(detector, data, unreadable, watcher)
@@ -50,17 +52,21 @@ def evaluate(detector: nn.Module, data: BoxData, progress: Watching = None) -> P
 def detect_all(
     detector: nn.Module, data: BoxData, unreadable: Unreadable, progress: Progress | None = None
 ) -> tuple[list[Detections], list[Target]]:
-    """What a detector finds in the images that can be read, and their boxes; the others go into `unreadable`."""
+    """A detector's findings in the readable images, and the true boxes; other images go into `unreadable`."""
     progress, ranks = progress or Silent(), current()
+    seen = Seen(ranks)
+    ranks.agree("evaluate", lambda: {"network": fingerprint(detector.state_dict().values(), [])})
     progress.phase("detect", len(data), None)
-    own: dict[str, Tensor] = {}  # what this rank finds, by the image's number and what it is
+    own: dict[str, Tensor] = {}  # what this rank finds, by the image's number and the kind
     truth: list[Target] = []
     for number, (target, image) in enumerate(readable_images(data, unreadable)):
         if number % ranks.count == ranks.rank:
             own |= {f"{number} {what}": value.cpu() for what, value in detect(detector, image).items()}
         ranks.beat()
+        seen.add(image, target.boxes, target.labels, target.ignored)
         truth.append(target)
         progress.advance()
+    seen.check("evaluate")
     found: list[Detections] = [{} for _ in truth]
     for tensors, _ in ranks.gathered(own):
         for name, value in tensors.items():
@@ -70,7 +76,7 @@ def detect_all(
 
 
 def readable_images(data: BoxData, unreadable: Unreadable) -> Iterator[tuple[Target, Tensor]]:
-    """The images that can be read, with their boxes; the others are entered in `unreadable`."""
+    """The readable images, with their boxes; the others are entered in `unreadable`."""
     for i, target in enumerate(data.targets):
         try:
             yield target, data.image(i)
@@ -82,7 +88,7 @@ def readable_images(data: BoxData, unreadable: Unreadable) -> Iterator[tuple[Tar
 
 @torch.no_grad()
 def detect(detector: nn.Module, image: Tensor) -> Detections:
-    """What a detector finds in one image [3, H, W], on the CPU."""
+    """A detector's findings in one image [3, H, W], on the CPU."""
     home = next((p for p in detector.parameters() if p.is_floating_point()), image)
     found: Detections = detector([image.to(home.device, home.dtype)])[0]
     return {key: found[key].cpu() for key in ("boxes", "labels", "scores")}
@@ -94,7 +100,7 @@ def average_precision(
     classes: Mapping[int, str],
     unreadable: Unreadable | None = None,
 ) -> Precision:
-    """mAP of what was found in some images, against their boxes."""
+    """mAP of findings in some images, compared with their boxes."""
     _demand_boxes(truth)
     facts: dict[str, Any] = {"images": len(truth), "unreadable": unreadable or {}}
     if not any(len(one["scores"]) for one in found):
@@ -117,10 +123,10 @@ def average_precision(
 def redrawn(
     found: Sequence[Detections], truth: Sequence[Target], classes: Mapping[int, str], draws: int, seed: int
 ) -> list[float]:
-    """mAP on `draws` sets of as many images, drawn from these with replacement: what chance does to it.
+    """mAP on `draws` bootstrap samples of these images, which shows its random variation.
 
-    Which images are drawn depends on the seed and on `truth` alone, so figures of several detectors can be compared
-    draw by draw. A draw without any box is drawn again.
+    The samples depend only on the seed and on `truth`, so figures of several detectors can be compared
+    sample by sample. A sample without any box is drawn again.
     """
     _demand_boxes(truth)
     if not any(len(one["scores"]) for one in found):
@@ -139,11 +145,11 @@ def redrawn(
 
 def _demand_boxes(truth: Sequence[Target]) -> None:
     if not any((~target.ignored).any() for target in truth):
-        raise DataError("the images have no boxes to measure a detector by")
+        raise DataError("the images have no boxes to measure a detector with")
 
 
 def _matched(found: Sequence[Detections], truth: Sequence[Target], classes: Mapping[int, str]) -> Any:
-    """pycocotools' comparison, image by image, of boxes of all sizes, up to a hundred an image."""
+    """pycocotools' comparison, image by image, of boxes of all sizes, up to a hundred per image."""
     rows = [
         (i, x0, y0, x1 - x0, y1 - y0, score, label)
         for i, one in enumerate(found)
@@ -152,7 +158,7 @@ def _matched(found: Sequence[Detections], truth: Sequence[Target], classes: Mapp
         )
     ]
     COCO, COCOeval = _tools()
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints
+    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints
         known = COCO()
         known.dataset = _as_coco(truth, classes)
         known.createIndex()

@@ -1,4 +1,4 @@
-"""Sets with boxes from a short specification: `voc:PATH`, `coco:PATH`, `yolo:PATH` or a user's function."""
+"""Datasets with boxes from a short specification: `voc:PATH`, `coco:PATH`, `yolo:PATH` or a user's function."""
 
 import json
 import math
@@ -22,9 +22,9 @@ from spikecal.usercode import call, is_factory, load_factory
 
 SPLITS = ("train", "val", "test")
 MOST_XML, MOST_TEXT, MOST_JSON = 2**24, 2**26, 2**32  # bytes of one file
-PARSED = 8  # bytes of memory that a byte of JSON may become
+PARSED = 8  # bytes of memory that a byte of JSON may need
 IN_PNG = (b"eXIf", b"tEXtRaw profile type exif", b"zTXtRaw profile type exif", b"iTXtXML:com.adobe.xmp")
-NAMES = {  # what a split's lists, files and folders are called, the best first
+NAMES = {  # of a split's lists, files and folders, in order of preference
     "train": ("train", "trainval"),
     "val": ("val", "valid", "validation"),
     "test": ("test", "val", "valid", "validation"),
@@ -34,7 +34,7 @@ NAMES = {  # what a split's lists, files and folders are called, the best first
 def load_boxes(spec: str, split: str) -> BoxData:
     """The images and boxes of `spec` for "train", "val" or "test"."""
     if split not in SPLITS:
-        raise DataError(f"split is one of {', '.join(SPLITS)}, not {split!r}")
+        raise DataError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
     kind, _, rest = spec.partition(":")
     if kind in KINDS and rest:
         folder = Path(rest).expanduser()
@@ -51,7 +51,7 @@ def load_boxes(spec: str, split: str) -> BoxData:
 
 
 def chosen_boxes(spec: str | None, split: str) -> BoxData:
-    """The set that is named, which it must be: detectors come with none."""
+    """The named dataset, which is required: detectors come without one."""
     if spec is None:
         raise ConfigError("detection needs images with boxes: give --data voc:PATH, coco:PATH or yolo:PATH")
     return load_boxes(spec, split)
@@ -61,9 +61,9 @@ def chosen_boxes(spec: str | None, split: str) -> BoxData:
 
 
 def load_voc(spec: str, folder: Path, split: str) -> BoxData:
-    """XML files in `Annotations` with images in `JPEGImages` and lists in `ImageSets`, or each beside its image.
+    """XML files in `Annotations` with images in `JPEGImages` and lists in `ImageSets`, or beside their images.
 
-    Labels are 1, 2, … in the order of the names, over all XML files there are: every split has the same.
+    Labels are 1, 2, … in the order of the names in all XML files, so they are the same for every split.
     """
     everything, listed, images = _voc_layout(spec, folder, split)
     parsed = {path: _parsed(path) for path in everything}
@@ -74,7 +74,7 @@ def load_voc(spec: str, folder: Path, split: str) -> BoxData:
         one = parsed.get(path, Annotation("no such file"))
         image = None if one.fault else _image_beside(path.stem, images or path.parent)
         if image is None:
-            found.leave_out(str(path), one.fault or "there is no image to it")
+            found.leave_out(str(path), one.fault or "it has no image")
             continue
         size = _size_of(image)
         if isinstance(size, str):
@@ -119,7 +119,7 @@ Objects = Sequence[tuple[str, list[float], bool]]  # name, box, whether it is di
 
 
 class Annotation(NamedTuple):
-    """What an XML file says, or what is wrong with it."""
+    """The content of an XML file, or its fault."""
 
     fault: str = ""
     objects: Objects = ()
@@ -127,11 +127,11 @@ class Annotation(NamedTuple):
 
 
 def _parsed(path: Path) -> Annotation:
-    """An XML file. A box without numbers is one of no area."""
+    """Read an XML file. A box without numbers becomes one without area."""
     try:
         text = read_regular(path, MOST_XML)
         if b"<!DOCTYPE" in text:
-            return Annotation("not XML as annotations are: it declares entities")
+            return Annotation("not the XML of annotations: it declares entities")
         root = ElementTree.fromstring(text)
     except OSError as error:
         return Annotation(f"not XML: {error.strerror or error}")
@@ -143,7 +143,7 @@ def _parsed(path: Path) -> Annotation:
         if not name:
             return Annotation("an object without a name")
         corners = [_number(entry.findtext(f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax")]
-        # pixels are counted from 1, and the last one belongs to the box
+        # pixels count from 1, and the last one belongs to the box
         box = [corners[0] - 1, corners[1] - 1, corners[2], corners[3]]
         objects.append((name, box, (entry.findtext("difficult") or "0").strip() == "1"))
     return Annotation("", objects, _stated(*(_number(root.findtext(f"size/{side}")) for side in ("height", "width"))))
@@ -161,11 +161,11 @@ def _image_beside(stem: str, folder: Path) -> Path | None:
 
 
 def _size_of(path: Path) -> Size | str:
-    """The size in which the image will be read, from its header; or what is wrong with it."""
+    """The size that the image will have when read, from its header; or its fault."""
     try:
         with open_image(path) as image:
             width, height = image.size
-            if image.format == "TIFF":  # of which some versions of Pillow give the size turned, and some do not
+            if image.format == "TIFF":  # for which only some versions of Pillow give the rotated size
                 width, height = (int(image.tag_v2[tag]) for tag in (256, 257))  # type: ignore[attr-defined]
             return (width, height) if _orientation(image, path) in (5, 6, 7, 8) else (height, width)
     except Exception as error:  # decoders raise anything on damaged files
@@ -173,16 +173,16 @@ def _size_of(path: Path) -> Size | str:
 
 
 def _orientation(image: Image.Image, path: Path) -> int:
-    """How EXIF data say that an image is to be turned; where they are damaged, not at all."""
+    """How to rotate an image by its EXIF data; not at all if they are damaged."""
     with suppress(Exception):  # as when it is read
-        # to look behind a PNG's pixels, Pillow decodes them: only if there is something to find
+        # Pillow decodes a PNG's pixels to look behind them: only if there is something to find
         if image.format != "PNG" or _has_orientation(path):
             return int(image.getexif().get(0x0112, 1))
     return 1
 
 
 def _has_orientation(path: Path) -> bool:
-    """Whether a PNG has a chunk, before or behind its pixels, that may say how it is to be turned."""
+    """Whether a PNG has a chunk, before or after its pixels, that may tell how to rotate it."""
     with path.open("rb") as file:
         file.seek(8)
         while len(head := file.read(8)) == 8:
@@ -197,7 +197,7 @@ def _has_orientation(path: Path) -> bool:
 
 
 def _stated(height: Any, width: Any) -> Size | None:
-    """The size that an annotation gives, if it does: some have 0 x 0, or words."""
+    """The size in an annotation, if it is valid: some have 0 x 0, or words."""
     if all(isinstance(side, int | float) and 0 < side < math.inf for side in (height, width)):
         return round(height), round(width)
     return None
@@ -226,7 +226,7 @@ def load_coco(spec: str, folder: Path, split: str) -> BoxData:
             found.leave_out(name or str(entry)[:80], "there is no such image")
             continue
         own = by_image.pop(_key(entry.get("id")), None)
-        size = "its id is none, or that of another image" if own is None else _size_of(image)
+        size = "its id is missing, or that of another image" if own is None else _size_of(image)
         if own is None or isinstance(size, str):
             found.leave_out(str(image), str(size))
             continue
@@ -251,7 +251,7 @@ def _by_image(whole: dict[str, list[Any]], found: Collector, path: Path) -> dict
 
 
 def _key(given: Any) -> Hashable:
-    """An id, if it is one: damaged files have lists there."""
+    """An id, if it is valid: damaged files have lists there."""
     return given if isinstance(given, int | float | str) else None
 
 
@@ -280,7 +280,7 @@ def _coco_json(path: Path) -> dict[str, list[Any]]:
         raise DataError(f"{path} is not in COCO's format: it needs lists of {', '.join(parts)}")
     ids = [c.get("id") if isinstance(c, dict) else None for c in whole["categories"]]
     if not all(type(number) is int and 0 <= number < 1 << 31 for number in ids):
-        raise DataError(f"{path} is not in COCO's format: every category needs a number from 0 on as its id")
+        raise DataError(f"{path} is not in COCO's format: every category needs a non-negative integer as its id")
     twice = next((number for number, count in Counter(ids).items() if count > 1), None)
     if twice is not None:
         raise DataError(f"{path} has two categories with the id {twice}: give every category its own")
@@ -293,10 +293,10 @@ def _label(annotation: dict[str, Any], shift: int) -> int:
 
 
 def _corners(box: Any) -> list[float]:
-    """x, y, width, height into corners; what is no such thing into a box of no area."""
+    """Turn x, y, width, height into corners, and anything else into a box without area."""
     if not isinstance(box, list) or len(box) != 4 or not all(isinstance(x, int | float) for x in box):
         return [math.nan] * 4
-    with suppress(OverflowError):  # JSON has numbers of any length
+    with suppress(OverflowError):  # JSON allows numbers of any length
         x, y, width, height = map(float, box)
         return [x, y, x + width, y + height]
     return [math.nan] * 4
@@ -306,9 +306,9 @@ def _corners(box: Any) -> list[float]:
 
 
 def load_yolo(spec: str, folder: Path, split: str) -> BoxData:
-    """`images/train` with `labels/train`, or `train/images` with `train/labels`; a text file for each image.
+    """`images/train` with `labels/train`, or `train/images` with `train/labels`; one text file per image.
 
-    A line is a class from 0 on and the box's middle, width and height as shares of the image's, or a polygon. Labels
+    A line is a class (from 0) and the box's centre, width and height as shares of the image's, or a polygon. Labels
     are one more than the class; their names are those in a `.yaml` file.
     """
     images, texts = _yolo_layout(spec, folder, split)
@@ -344,12 +344,12 @@ def _lines(path: Path) -> list[list[float]]:
 
 
 def yolo_class(line: Sequence[float]) -> int:
-    """The class a line begins with; -1 where that is none."""
+    """The class at the start of a line; -1 if there is none."""
     return int(line[0]) if 0 <= line[0] < 1 << 31 and line[0] == int(line[0]) else -1
 
 
 def yolo_box(line: Sequence[float], size: Size) -> list[float]:
-    """The corners in pixels of the box, or around the polygon, of a line; of no area where it is neither."""
+    """The corners in pixels of a line's box, or around its polygon; without area if it is neither."""
     height, width = size
     shares = line[1:]
     if len(shares) == 4:
@@ -362,9 +362,9 @@ def yolo_box(line: Sequence[float], size: Size) -> list[float]:
 
 
 def yolo_names(folder: Path) -> dict[int, str]:
-    """The names of classes in the set's `.yaml` file, as a list or by number; none where there is no such file.
+    """The names of classes in the dataset's `.yaml` file, as a list or by number; none without such a file.
 
-    Of YAML only what such files have is read: no more is needed, and a reader of all of it would be one package more.
+    Only the subset of YAML in such files is read: a full YAML reader would be one more dependency.
     """
     files = sorted((*folder.glob("*.yaml"), *folder.glob("*.yml")))
     text = "\n".join(line.partition("#")[0].rstrip() for file in files[:1] for line in _listed_lines(file))

@@ -1,4 +1,4 @@
-"""Detectors with a spiking body. Feature pyramid and heads stay analog and get what the body passes on."""
+"""Detectors with a spiking body. Feature pyramid and heads stay analog and read what the body passes on."""
 
 import copy
 import itertools
@@ -27,6 +27,7 @@ from spikecal.graph.joints import DEFAULT, Joints
 from spikecal.graph.lowering.prepare import SMALL_TYPES
 from spikecal.pipeline import AUTO, Auto, Effort, Plan, resolve_plan
 from spikecal.progress import Watching
+from spikecal.ranks import current, together
 from spikecal.result import Result
 from spikecal.snn.file import load as load_network
 from spikecal.snn.network import READOUTS, Readout, SpikingNetwork
@@ -39,22 +40,22 @@ log = logging.getLogger(__name__)
 
 IMAGES = 128  # that calibration looks at, as in the paper
 READOUT: Readout = "current"  # docs/how-to/detection.md has the measurements
-TRIED = ((3, 64, 64),)  # the image that shows whether a file fits a detector, where the file does not say its own
+TRIED = ((3, 64, 64),)  # shape of the image that shows whether a file fits a detector, if the file states none
 
 
 class SpikingBody(nn.Module):
-    """Stands where a detector's body stood: images in, feature maps out, in the same structure."""
+    """Replaces a detector's body: images in, feature maps out, in the same structure."""
 
     def __init__(self, network: SpikingNetwork) -> None:
         super().__init__()
         self.network = network
-        self.steps: int | None = None  # how many of them are run; None: all
+        self.steps: int | None = None  # how many to run; None: all
         self.meter: EnergyMeter | None = None  # counts what images cost, while `evaluate` runs
 
     def forward(self, x: Tensor) -> Any:
         if x.dtype not in SMALL_TYPES:
             return self._run(x)
-        found = self._run(x.float())  # potentials add up: networks are float32 at least
+        found = self._run(x.float())  # potentials add up: networks need at least float32
         return tree_map(lambda value: value.to(x.dtype), found)
 
     def _run(self, x: Tensor) -> Any:
@@ -67,7 +68,7 @@ class SpikingBody(nn.Module):
 
 @dataclass(repr=False)
 class Conversion:
-    """A detector with a spiking body for every T asked for; `body` is the `Result` of converting it."""
+    """A detector with a spiking body for every requested T; `body` is the `Result` of converting it."""
 
     analog: nn.Module
     body: Result
@@ -75,7 +76,7 @@ class Conversion:
 
     @property
     def detector(self) -> nn.Module:
-        """The one for the largest T."""
+        """The detector for the largest T."""
         return self.at(max(self.body.networks))
 
     def at(self, T: int) -> nn.Module:
@@ -89,15 +90,15 @@ class Conversion:
         return f"<spikecal.detection.Conversion: {type(self.analog).__name__} with {self.body}>"
 
     def _repr_html_(self) -> str:
-        """As notebooks show it: the table of its bodies."""
+        """The table of its bodies, for notebooks."""
         return self.body._repr_html_()
 
     def summary(self) -> Table:
-        """A line for each T, of the spiking bodies; `evaluate` measures the detectors."""
+        """One line per T about the spiking bodies; `evaluate` measures the detectors."""
         return self.body.summary()
 
     def save(self, path: str | Path) -> None:
-        """Write the spiking bodies of all T to one file; `load` puts them into the detector again."""
+        """Write the spiking bodies of all T to one file; `load` puts them back into the detector."""
         self.body.save(path)
 
 
@@ -121,22 +122,22 @@ def convert(
     progress: Watching = None,
     device: Device = None,
 ) -> Conversion:
-    """Give a detector a spiking body, calibrated on `count` of the `images`; the detector is left as it is.
+    """Give a copy of a detector a spiking body, calibrated on `count` of the `images`.
 
-    It is one of torchvision's, or one that names its body (docs/how-to/detection.md#your-own-network).
+    The detector is one of torchvision's, or one that names its body (docs/how-to/detection.md#your-own-network).
 
-    `images` are those the detector takes, [3, H, W] in 0..1 and of any size: a list, a dataset (what follows the image
+    `images` are inputs of the detector, [3, H, W] in 0..1 and of any size: a list, a dataset (anything after the image
     in its items is ignored), a loader of lists, or `BoxData`. Each is scaled and normalised by the detector's own
-    transform and calibrated on as it is, without the padding of batches. Potentials are one a channel. `readout` is
+    transform and used without the padding of batches. There is one potential per channel. `readout` is
     what the body passes on: the activation of its mean current, or mean spikes. `T`, `latency`, `effort` and `joints`
     are as in `spikecal.convert`.
     """
     if readout not in READOUTS:
-        raise ConfigError(f"the readout is one of {', '.join(READOUTS)}, not {readout!r}")
+        raise ConfigError(f"the readout must be one of {', '.join(READOUTS)}, not {readout!r}")
     detector = placed(detector, device_of(device))
     body = body_of(detector)
     if isinstance(body, SpikingBody):
-        raise ConfigError("this detector has a spiking body already: convert the one it was made from")
+        raise ConfigError("this detector already has a spiking body: convert the one it was made from")
     chosen = _Chosen(detector, images, count, seed)
     result = conversion.convert(
         body,
@@ -173,18 +174,18 @@ def load(
     neurons: Sequence[Given] = (),
     device: Device = None,
 ) -> nn.Module:
-    """The detector with the spiking body in `path` for `T` steps (the largest there is, if not said).
+    """The detector with the spiking body in `path` for `T` steps (by default the largest T).
 
-    What is not in the file, pyramid and heads, should be what it was: if it is not, that is logged.
+    Pyramid and heads are not in the file: if they differ from those at conversion, a warning is logged.
     """
     return fit(load_network(path, T, neurons=neurons), placed(detector, device_of(device)), str(path))
 
 
 def fit(network: SpikingNetwork, detector: nn.Module, path: str) -> nn.Module:
-    """The detector with a body that was read from `path`, if that is a body for it."""
+    """The detector with a body read from `path`, if it fits."""
     body = body_of(detector)
     if network.origin.detector not in (None, rest_print(detector)):
-        log.warning("%s is the body of a detector whose pyramid and heads have other weights than this one's", path)
+        log.warning("%s holds the body of a detector whose pyramid and heads have other weights than this one's", path)
     home = next((p for p in detector.parameters() if p.is_floating_point()), torch.empty(0))
     training = body.training
     network.to(home.device)
@@ -200,21 +201,21 @@ def fit(network: SpikingNetwork, detector: nn.Module, path: str) -> nn.Module:
     finally:
         body.train(training)
     if not same_structure(_plain(found), _plain(expected), lambda a, b: a.shape == b.shape):
-        raise FileError(f"{path} does not fit the detector's body: its feature maps are other ones")
+        raise FileError(f"{path} does not fit the detector's body: its feature maps differ")
     return with_body(detector, network)
 
 
 def rest_print(detector: nn.Module) -> str:
-    """A hash of all weights but the body's: what a file of the body does not hold."""
+    """A hash of all weights except the body's, which a file of the body does not hold."""
     inside = f"{body_place(detector)}."
     rest = {key: value for key, value in detector.state_dict().items() if not key.startswith(inside)}
     return fingerprint(rest.values(), list(rest))
 
 
 def with_body(detector: nn.Module, network: SpikingNetwork) -> nn.Module:
-    """A copy of the detector with `network` for a body, in eval mode."""
+    """A copy of the detector with `network` as its body, in eval mode."""
     body = body_of(detector)
-    made = copy.deepcopy(detector, {id(body): SpikingBody(network)})  # in place of a copy of the body
+    made = copy.deepcopy(detector, {id(body): SpikingBody(network)})  # instead of a copy of the body
     return made.eval()
 
 
@@ -226,31 +227,36 @@ def network_of(detector: nn.Module) -> SpikingNetwork:
 def _spiking_body(detector: nn.Module) -> SpikingBody:
     body = body_of(detector)
     if not isinstance(body, SpikingBody):
-        raise ConfigError("this detector has no spiking body: take what detection.convert or detection.load returns")
+        raise ConfigError("this detector has no spiking body: give one returned by detection.convert or detection.load")
     return body
 
 
 @whatever_the_default
+@together
 def evaluate(detector: nn.Module, data: Any, progress: Watching = None, *, device: Device = None) -> Precision:
-    """mAP of a detector on images with boxes; of one with a spiking body also its spikes and energy on them.
+    """mAP of a detector on images with boxes; with a spiking body also its spikes and energy.
 
     `data`: `BoxData`, or pairs of an image [3, H, W] in 0..1 and a dict of its `boxes` and `labels`.
     """
-    detector, data = placed(detector, device_of(device)), as_boxes(data)
+    detector, data, ranks = placed(detector, device_of(device)), as_boxes(data), current()
+    progress = ranks.shown(progress)
     body = next((module for module in detector.modules() if isinstance(module, SpikingBody)), None)
     if body is None:
         return precision.evaluate(detector, data, progress)
     body.meter = EnergyMeter(body.network)
     try:
         found = precision.evaluate(detector, data, progress)
-        return replace(found, energy=body.meter.result())
+        whole = EnergyMeter(body.network)
+        for _, tallied in ranks.gathered({}, body.meter.tallies()):
+            whole.merge(tallied)
+        return replace(found, energy=whole.result())
     finally:
         body.meter = None
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One image [3, H, W] in 0..1, what the analog detector finds in it, and the spiking one after some steps."""
+    """One image [3, H, W] in 0..1, with the findings of the analog detector, and of the spiking one after steps."""
 
     image: Tensor
     analog: Detections
@@ -258,7 +264,7 @@ class Sample:
 
 
 def samples(analog: nn.Module, spiking: nn.Module, images: Iterable[Tensor], steps: Sequence[int]) -> list[Sample]:
-    """What both detectors find in some images, the spiking one after each of `steps` steps of its T."""
+    """The findings of both detectors in some images, of the spiking one after each of `steps`."""
     body = _spiking_body(spiking)
     made = []
     try:
@@ -286,7 +292,7 @@ def scaled(detector: nn.Module, image: Tensor) -> Tensor:
             return image if own is None else own(image)
     transform: Any = detector.transform
     training = transform.training
-    transform.eval()  # in training it draws sizes
+    transform.eval()  # in training mode it draws sizes at random
     try:
         found: Tensor = transform.resize(transform.normalize(image), None)[0]
     finally:
@@ -295,7 +301,7 @@ def scaled(detector: nn.Module, image: Tensor) -> Tensor:
 
 
 class _Chosen:
-    """Calibration images as the body gets them, each in its own size: a dataset."""
+    """Calibration images as the body gets them, each in its own size, as a dataset."""
 
     def __init__(self, detector: nn.Module, images: Any, count: int, seed: int) -> None:
         if count < 1:
@@ -338,7 +344,7 @@ def _image(item: Any) -> Tensor:
     image = item[0] if isinstance(item, (tuple, list)) and item else item
     if not _is_image(image) or image.shape[0] not in (1, 3) or not image.is_floating_point():
         told = f"{image.dtype} {list(image.shape)}" if isinstance(image, Tensor) else type(image).__name__
-        raise DataError(f"a calibration image is {told}: detectors take floats [3, H, W] in 0..1")
+        raise DataError(f"a calibration image is {told}: give floats [3, H, W] in 0..1")
     return image
 
 

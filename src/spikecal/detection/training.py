@@ -1,4 +1,4 @@
-"""Training a detector, with what trains classifiers: recipes, checkpoints, the loop."""
+"""Train a detector with the recipes, checkpoints and loop of classifiers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,12 +30,12 @@ def train(
     report: Callable[[EpochRecord], None] | None = None,
     strict: bool = False,
 ) -> Training:
-    """Train `detector` in place, from `checkpoint` where that has got so far; it ends in eval mode.
+    """Train `detector` in place, resuming from `checkpoint` if there is one; it ends in eval mode.
 
-    `validation` images are measured after every epoch (mAP at an overlap of 0.5) and decide nothing.
+    `validation` images are measured after every epoch (mAP at IoU 0.5) and decide nothing.
     """
     if not isinstance(recipe, DetectionRecipe):
-        raise ConfigError("this recipe is for classifiers: a detector takes coco or quick-detect, or changes of them")
+        raise ConfigError("this recipe is for classifiers: use coco or quick-detect, or a recipe based on them")
     device = torch.device(device)
     feed = BoxFeed(data, name, recipe, device, workers, strict)
     detector.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]

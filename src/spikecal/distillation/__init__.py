@@ -1,1 +1,1 @@
-"""Calibration images out of the network itself: optimised from noise until they look to it like its training data."""
+"""Calibration images from the network itself: noise optimised until it looks to the network like training data."""

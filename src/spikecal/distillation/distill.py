@@ -1,4 +1,4 @@
-"""Images for calibration out of networks alone: batch by batch, each a function of the seed, kept when finished."""
+"""Make calibration images from networks alone: batch by batch, each determined by the seed, saved when finished."""
 
 import hashlib
 import io
@@ -34,18 +34,18 @@ from spikecal.settings import whole
 from spikecal.workdir import Workdir, fingerprint
 
 IMAGES = 1024
-BATCH, LEAST = 128, 16  # images that are optimised together: statistics of fewer than the least mean little
+BATCH, LEAST = 128, 16  # images optimised together: statistics of fewer than the least mean little
 HELD = 2 << 30  # bytes of values that a default batch may keep for its gradient
-PIXEL = 8  # bytes a value of the result needs while it is put together
-WORKING = 2  # times what is kept is what an iteration needs at its height
-FEW_RIGHT = 0.5  # images that should be of a class; below this, something is said
+PIXEL = 8  # bytes per value of the result while it is assembled
+WORKING = 2  # peak memory of an iteration, as a multiple of the kept values
+FEW_RIGHT = 0.5  # share of images recognised as their class, below which there is a warning
 
 
 @dataclass(frozen=True, kw_only=True)
 class Distilled:
-    """Images [N, C, H, W], uint8 where the card says what a pixel is, else floats as the network takes them.
+    """Images [N, C, H, W], uint8 if the card defines pixels, else floats in the network's units.
 
-    `labels` are the classes they were made to be, None where the network has none; `losses` are of each batch.
+    `labels` are their target classes, None if the network has none; `losses` are of each batch.
     """
 
     images: Tensor
@@ -55,19 +55,19 @@ class Distilled:
     notes: tuple[str, ...]
     settings: Inversion
     seed: int
-    batch: int  # images that were optimised together, at most
-    networks: tuple[str, ...]  # by name, the one they are for first
+    batch: int  # most images that were optimised together
+    networks: tuple[str, ...]  # by name, first the one they are for
 
     def inputs(self) -> Tensor:
-        """The images as `convert` and the network take them: normalised."""
+        """The images normalised for `convert` and the network."""
         return prepare(self.images, self.card, "distilled")
 
     def data(self) -> Data:
-        """The images as a set among others."""
+        """The images as a dataset."""
         return Data(name="distilled", images=self.images, distilled=True)
 
     def facts(self) -> dict[str, Any]:
-        """What is known of them, as plain values."""
+        """Facts about them, as plain values."""
         return {
             "images": len(self.images),
             "shape": list(self.images.shape[1:]),
@@ -82,9 +82,9 @@ class Distilled:
         }
 
     def save(self, path: str | Path) -> None:
-        """An npz file with `images`, which `npz:PATH` reads, `targets`, the classes aimed at, and, as JSON, `facts`.
+        """Write an npz file with `images`, which `npz:PATH` reads, the target classes `targets` and, as JSON, `facts`.
 
-        `targets` is not `labels`: how many of them a network gets right says nothing about its accuracy.
+        They are not called `labels`, as how many of them a network gets right says nothing about its accuracy.
         """
         if not writes():
             return
@@ -96,19 +96,19 @@ class Distilled:
         write_whole(Path(path), packed.getvalue())
 
     def sheet(self, path: str | Path) -> int:
-        """A PNG file with as many of the images as fit, side by side; returns how many."""
+        """Write a PNG file with as many images as fit, side by side; returns how many."""
         picture, count = draw_sheet(self.images)
         if writes():
             write_whole(Path(path), picture)
         return count
 
 
-Report = Callable[[int, int, Losses], None]  # a finished batch, of how many, and what it reached
+Report = Callable[[int, int, Losses], None]  # a finished batch, the number of batches, and its losses
 
 
+@whatever_the_default
 @together
 @torch.inference_mode(False)
-@whatever_the_default
 def distill(
     model: nn.Module | Sequence[nn.Module],
     n: int = IMAGES,
@@ -126,10 +126,10 @@ def distill(
     report: Report | None = None,
     device: Device = None,
 ) -> Distilled:
-    """`n` images on which the statistics entering every BN of `model`, or of several, are those of its training data.
+    """Make `n` images whose statistics at every BN of `model`, or of several models, are those of its training data.
 
-    `size`: of the images, by default that of `card`, which also says how the network wants pixels; of several networks,
-    one each. `batch`: images optimised together. `workdir`: where a killed run goes on from. `memory`: bytes to use, by
+    `size`: of the images, by default that of `card`, which also states the normalisation; of several networks,
+    one each. `batch`: images optimised together. `workdir`: from where a killed run resumes. `memory`: bytes to use, by
     default what is free. `report` is called for each finished batch. `device`: where to
     work, by default where the model is.
     """
@@ -137,17 +137,17 @@ def distill(
     n, seed = checked_number("n", n, 1, 2**63), checked_number("seed", seed, 0, 2**63)
     teachers = _teachers(model, card, size, device_of(device))
     shape = (_channels(teachers[0], channels), *_size(teachers[0].card))
-    room = free_memory(teachers[0].device)
+    ranks = current()
+    room = free_memory(teachers[0].device, ranks.neighbours)
     room = room if memory is None else min(memory_of(memory), room)
     if n * math.prod(shape) * PIXEL > room:
-        raise ConfigError(f"{n:,} images of shape {shape} are more than {_gigabytes(room)} hold: give a smaller n")
+        raise ConfigError(f"{n:,} images of shape {shape} do not fit into {_gigabytes(room)}: give a smaller n")
     batch = _batch(batch, sum(teacher.probe(shape) for teacher in teachers), room)
     notes = _notes(teachers)
     parts = _parts(n, batch)
     made = [max(count, min(LEAST, batch)) for count in parts]
     labels = _labels(sum(made), teachers[0].classes, seed)
 
-    ranks = current()
     identity = partial(_identity, teachers, [asdict(settings), n, list(shape), made, seed])
     ranks.agree("distill", lambda: {**identity(), "working directory": workdir is not None})
     store = None
@@ -159,7 +159,9 @@ def distill(
     images, kept, losses = (torch.cat([b[0] for b in found]), [b[1] for b in found], [b[2] for b in found])
     right = [one.right for one in losses if one.right is not None]
     if right and (share := sum(right) / len(right)) < FEW_RIGHT:
-        notes.append(f"only {100 * share:.0f} % of the images are of the class aimed at: more iterations may help")
+        notes.append(
+            f"only {100 * share:.0f} % of the images are recognised as their target class: more iterations may help"
+        )
     return Distilled(
         images=images,
         labels=None if labels is None else torch.cat(kept),
@@ -174,7 +176,7 @@ def distill(
 
 
 def _identity(teachers: Sequence[Teacher], settings: list[Any]) -> dict[str, Any]:
-    """All that the images depend on: the working directory is theirs alone, and ranks agree on it."""
+    """Everything the images depend on: a working directory belongs to one run, and ranks must agree on it."""
     tensors = [tensor for t in teachers for tensor in t.network.state_dict().values()]
     return {
         "version": [__version__, torch.__version__],
@@ -186,7 +188,7 @@ def _identity(teachers: Sequence[Teacher], settings: list[Any]) -> dict[str, Any
 
 def _settings(inversion: Inversion | None, iterations: int | None) -> Inversion:
     if not isinstance(inversion, Inversion | None):
-        raise ConfigError(f"inversion is a spikecal.Inversion, not {type(inversion)}")
+        raise ConfigError(f"inversion must be a spikecal.Inversion, not {type(inversion)}")
     settings = inversion or Inversion()
     return settings if iterations is None else replace(settings, iterations=iterations)
 
@@ -206,9 +208,9 @@ class _Run:
     seconds: float | None = None  # of the batch before
 
     def batches(self, parts: list[int], made: list[int], labels: Tensor | None) -> list[tuple[Tensor, Tensor, Losses]]:
-        """Every batch, out of the folder where it is there: images, labels (none: empty) and what it reached.
+        """Every batch, loaded if it is in the folder: images, labels (possibly empty) and losses.
 
-        Batches do not depend on each other: each rank makes some, and keeps them by itself.
+        Batches are independent: each rank makes some, and saves them by itself.
         """
         own = replace(self, store=self.store and self.store.of(self.ranks.alone()))
         tensors: dict[str, Tensor] = {}
@@ -258,12 +260,12 @@ def _teachers(
 ) -> list[Teacher]:
     models = [model] if isinstance(model, nn.Module) else list(model) if isinstance(model, Sequence) else [model]
     if not models:
-        raise ConfigError("there is no network to distil from: give one, or a list of them")
+        raise ConfigError("there is no network to distil from: give one, or a list")
     for one in models:
         if not isinstance(one, nn.Module) or isinstance(one, torch.jit.ScriptModule):
-            raise ConfigError(f"images are distilled from torch.nn.Modules with Python code, not from {type(one)}")
+            raise ConfigError(f"images can be distilled from a torch.nn.Module with Python code, not from {type(one)}")
     cards = _cards(models, card, size)
-    # an image that was made here is seen whole by all of them
+    # all of them see the whole of an image made here
     teachers = [Teacher(c.name, m, replace(c, crop=1.0), device) for m, c in zip(models, cards, strict=True)]
     for teacher in teachers[1:]:
         teacher.to(teachers[0])
@@ -271,27 +273,27 @@ def _teachers(
 
 
 def _cards(models: Sequence[nn.Module], card: Card | Sequence[Card] | None, size: Any) -> list[Card]:
-    """One a network, the first one's with the size that is asked for."""
+    """One card per network, the first with the requested size."""
     cards = [card] if isinstance(card, Card) else list(card or [])
     if not all(isinstance(one, Card) for one in cards):
-        raise ConfigError(f"card is a Card, or one for each network, not {card!r}")
+        raise ConfigError(f"card must be a Card, or one per network, not {card!r}")
     if cards and len(cards) != len(models):
-        raise ConfigError(f"there are {len(models)} networks and {len(cards)} cards: give one each")
+        raise ConfigError(f"there are {len(models)} networks but {len(cards)} cards: give one each")
     cards = cards or [Card(name=type(one).__name__) for one in models]
     if size is not None:
         sides = [whole(side) or 0 for side in (size if isinstance(size, Sequence) else (size, size))]
         if len(sides) != 2 or min(sides) < 1:
-            raise ConfigError(f"size is a side, or height and width, in pixels, not {size!r}")
+            raise ConfigError(f"size must be a side, or height and width, in pixels, not {size!r}")
         cards[0] = replace(cards[0], size=(sides[0], sides[1]))
     if len({one.mean is None for one in cards}) > 1:
         silent, other = (next(one for one in cards if (one.mean is None) == is_) for is_ in (True, False))
-        raise ConfigError(f"{silent.name} does not say how it takes pixels, and {other.name} does: give cards")
+        raise ConfigError(f"{silent.name} does not state its normalisation, but {other.name} does: give cards")
     return cards
 
 
 def _size(card: Card) -> tuple[int, int]:
     if card.size is None:
-        raise ConfigError(f"{card.name} does not say how large its images are: give their size, a height and a width")
+        raise ConfigError(f"{card.name} does not state the size of its images: give their size, a height and a width")
     return card.size
 
 
@@ -299,23 +301,23 @@ def _channels(teacher: Teacher, given: int | None) -> int:
     if given is not None:
         given = checked_number("channels", given, 1)
         if teacher.card.channels not in (None, given):
-            raise ConfigError(f"channels is {given}, and the card of {teacher.name} says {teacher.card.channels}")
+            raise ConfigError(f"channels is {given}, but the card of {teacher.name} says {teacher.card.channels}")
     first = next((m.in_channels for m in teacher.network.modules() if isinstance(m, nn.Conv2d)), None)
     found = given or teacher.card.channels or first
     if found is None:
-        raise ConfigError(f"{teacher.name} has no convolution to tell how many channels images have: give channels")
+        raise ConfigError(f"{teacher.name} has no convolution that tells how many channels images have: give channels")
     return found
 
 
 def _batch(asked: int | None, bytes_an_image: int, room: int) -> int:
-    """How many images are optimised together; the same on every machine, unless there is no room for it."""
+    """How many images are optimised together; the same on every machine, unless memory is too small."""
     if asked is not None:
         asked = checked_number("batch", asked, 1)
     batch = asked or max(LEAST, min(BATCH, HELD // bytes_an_image))
     needed = batch * bytes_an_image * WORKING
     if needed > room:
         raise ConfigError(
-            f"{batch} images at a time need about {_gigabytes(needed)}, and there are {_gigabytes(room)}: "
+            f"{batch} images at a time need about {_gigabytes(needed)}, but there are {_gigabytes(room)}: "
             f"give more memory, a smaller batch or a smaller size"
         )
     return batch
@@ -326,13 +328,13 @@ def _gigabytes(count: int) -> str:
 
 
 def _parts(n: int, batch: int) -> list[int]:
-    """`n` in as few batches as can be, of sizes that differ by one at most."""
+    """`n` split into as few batches as possible, with sizes that differ by at most one."""
     count = -(-n // batch)
     return [n // count + (index < n % count) for index in range(count)]
 
 
 def _labels(count: int, classes: int | None, seed: int) -> Tensor | None:
-    """Every class equally often, in an order of chance; of more classes than images, some by chance."""
+    """Every class equally often, in random order; with more classes than images, a random choice."""
     if classes is None:
         return None
     generator = _generator(seed, -1)
@@ -357,23 +359,25 @@ def _notes(teachers: Sequence[Teacher]) -> list[str]:
     if not any(teacher.norms for teacher in teachers):
         notes.append(WITHOUT_BN.format(name=first.name))
         if first.classes is None:
-            notes.append(f"{first.name} has no classes to aim at either: the images are pink noise")
+            notes.append(f"{first.name} has no target classes either: the images are pink noise")
     for teacher in teachers[1:]:
         if not teacher.norms and teacher.classes != first.classes:
-            raise ConfigError(f"{teacher.name} has neither BN nor the classes of {first.name}: it can add nothing")
+            raise ConfigError(
+                f"{teacher.name} has neither BN nor the classes of {first.name}, so it adds nothing: leave it out"
+            )
         if teacher.classes != first.classes:
-            notes.append(f"{teacher.name} does not have the classes of {first.name}: its statistics alone are matched")
+            notes.append(f"{teacher.name} does not have the classes of {first.name}: only its statistics are matched")
     if any(teacher.norms for teacher in teachers):
-        notes += [f"{t.name} has no BN: of it, only the classes are aimed at" for t in teachers if not t.norms]
+        notes += [f"{t.name} has no BN: only its classes are used as targets" for t in teachers if not t.norms]
         if first.classes is None:
-            notes.append(f"{first.name} does not answer with one score a class: statistics alone are matched")
+            notes.append(f"{first.name} does not answer with one score per class: only statistics are matched")
     if first.card.mean is None:
-        notes.append(f"{first.name} does not say how it takes pixels: the images are in its own units")
+        notes.append(f"{first.name} does not state its normalisation: the images are in its own units")
     return notes
 
 
 # the figures: bench/results/distill.json
 WITHOUT_BN = (
-    "{name} has no BN, it is folded already, or it is not called as a module: there are no statistics to match, only "
-    "classes to aim at (a ResNet-20 without BN was 10 points of accuracy below real images at T=4, one with BN 2)"
+    "{name} has no BN, or BN that is folded or not called as a module: there are no statistics to match, only "
+    "target classes (a ResNet-20 lost 10 points of accuracy to real images at T=4 without BN, 2 with it)"
 )

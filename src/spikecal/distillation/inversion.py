@@ -1,4 +1,4 @@
-"""Optimising one batch of images: what is minimised, what is done to the images meanwhile, and where they start."""
+"""Optimise one batch of images: the loss, the changes made to images meanwhile, and the starting point."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,17 +14,17 @@ from spikecal.errors import ConfigError
 from spikecal.settings import whole
 
 Start = Literal["pink", "white"]
-BETAS = (0.5, 0.9)  # of Adam: gradients of so few iterations are soon out of date
+BETAS = (0.5, 0.9)  # of Adam: with so few iterations, gradients are soon out of date
 SHARED = 0.8  # of the variance of a channel of pink noise
-BOX = (0.3, 0.7)  # the side of the box that another image is put into, as a share
+BOX = (0.3, 0.7)  # relative side of the box into which another image is put
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inversion:
-    """How images are optimised; weights of the parts of the loss are `statistics`, `labels`, `variation`, `energy`.
+    """How images are optimised; `statistics`, `labels`, `variation` and `energy` weight the parts of the loss.
 
-    `mix` is the share of iterations in which images are mixed, `jitter` how far they are rolled as a share of a side;
-    in the last `settle` of the iterations neither is done, so that what was matched is the images as they are.
+    `mix` is the share of iterations in which images are mixed, `jitter` how far they are rolled, relative to a side;
+    neither happens in the last `settle` of the iterations, so that the images themselves are matched.
     """
 
     iterations: int = 40
@@ -42,23 +42,25 @@ class Inversion:
     def __post_init__(self) -> None:
         iterations = whole(self.iterations)
         if iterations is None or iterations < 1:
-            raise ConfigError(f"iterations is a whole number from 1 on, not {self.iterations!r}")
+            raise ConfigError(f"iterations must be a positive integer, not {self.iterations!r}")
         if not isinstance(self.flip, bool):
-            raise ConfigError(f"flip is true or false, not {self.flip!r}")
+            raise ConfigError(f"flip must be true or false, not {self.flip!r}")
         if self.start not in get_args(Start):
-            raise ConfigError(f"start is {' or '.join(get_args(Start))}, not {self.start!r}")
+            raise ConfigError(f"start must be {' or '.join(get_args(Start))}, not {self.start!r}")
         for name in (field.name for field in fields(self) if field.type is float):
             value = getattr(self, name)
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             if not number or value < 0 or (value == 0 and name == "lr"):
-                raise ConfigError(f"{name} is a number {'above 0' if name == 'lr' else 'from 0 on'}, not {value!r}")
+                raise ConfigError(
+                    f"{name} must be a {'positive' if name == 'lr' else 'non-negative'} number, not {value!r}"
+                )
             if name in ("mix", "jitter", "settle") and value > 1:
-                raise ConfigError(f"{name} is a share from 0 to 1, not {value!r}")
+                raise ConfigError(f"{name} must be a share from 0 to 1, not {value!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Losses:
-    """The parts of the loss on finished images, without weights; `right` is the share that is what it should be."""
+    """The parts of the loss on finished images, unweighted; `right` is the share recognised as their target class."""
 
     statistics: float | None
     labels: float | None
@@ -83,7 +85,7 @@ def noise(shape: Sequence[int], start: Start, generator: torch.Generator) -> Ten
 
 
 def bounds(teacher: Teacher, like: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Black and white in the units of optimisation; None where the card does not say what a pixel is."""
+    """Black and white in the units of optimisation; None if the card does not define pixels."""
     if teacher.card.mean is None:
         return None
     mean, std = scale(teacher.card, like)
@@ -99,7 +101,7 @@ def optimise(
     generator: torch.Generator,
     advance: Callable[[float], None],
 ) -> tuple[Tensor, Losses]:
-    """Images [N, C, H, W] in 0..1 (in the network's own units where its card has no mean), and what they reached."""
+    """Images [N, C, H, W] in 0..1 (in the network's own units if its card has no mean), and their losses."""
     first = teachers[0]
     images = noise(shape, settings.start, generator).to(first.device, first.dtype)
     images = images.contiguous(memory_format=torch.channels_last)
@@ -135,7 +137,7 @@ def _loss(
     teachers: Sequence[Teacher], images: Tensor, mean: Tensor, std: Tensor, labels: Tensor | None,
     settings: Inversion, generator: torch.Generator,
 ) -> Tensor:  # fmt: skip
-    """The weighted sum that is minimised, on images that are rolled, flipped and mixed by chance."""
+    """The weighted loss on images that are randomly rolled, flipped and mixed."""
     seen, others, share = images, None, 0.0
     if settings.mix > 0 and float(torch.rand((), generator=generator)) < settings.mix and len(images) > 1:
         seen, others, share = mixed(images, generator)
@@ -157,7 +159,7 @@ def _loss(
 
 
 def moved(images: Tensor, settings: Inversion, generator: torch.Generator) -> Tensor:
-    """Rolled by up to `jitter` of a side, and flipped every other time."""
+    """Images rolled by up to `jitter` of a side, and flipped every other time."""
     reach = [int(settings.jitter * side) for side in images.shape[-2:]]
     shifts = [int(torch.randint(-r, r + 1, (), generator=generator)) for r in reach]
     images = images.roll(shifts, (-2, -1)) if any(shifts) else images
@@ -167,7 +169,7 @@ def moved(images: Tensor, settings: Inversion, generator: torch.Generator) -> Te
 
 
 def mixed(images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, float]:
-    """Every image with another one, made smaller, in a box of it; which one, and the share of the area it has."""
+    """Every image with a smaller copy of another in a box; also returns which, and its share of the area."""
     height, width = images.shape[-2:]
     low, high = BOX
     part = low + (high - low) * float(torch.rand((), generator=generator))
@@ -182,14 +184,14 @@ def mixed(images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, f
 
 
 def total_variation(images: Tensor) -> Tensor:
-    """Mean squared difference of neighbours."""
+    """Mean squared difference of neighbouring pixels."""
     down, right = images.diff(dim=-2), images.diff(dim=-1)
     return sum((part.square().mean() for part in (down, right) if part.numel()), images.new_zeros(()))
 
 
 @torch.no_grad()
 def _losses(teachers: Sequence[Teacher], pixels: Tensor, labels: Tensor | None, start: float | None) -> Losses:
-    """What images reach as they are: the mean over the networks that tell it."""
+    """Losses of the images themselves: the mean over the networks that have them."""
     found = [(teacher, *teacher.divergence(pixels)) for teacher in teachers]
     statistics = [float(value) for teacher, value, _ in found if teacher.norms]
     entropy, right = [], []

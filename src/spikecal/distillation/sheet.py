@@ -1,4 +1,4 @@
-"""Images side by side in one picture, to look at."""
+"""A contact sheet: images side by side in one picture."""
 
 import io
 import math
@@ -11,16 +11,16 @@ from spikecal.errors import DataError
 
 SIDE = 4096  # pixels of the longest side of a sheet, unless a single image is larger
 GAP = 1  # pixels between two images
-SEEN = 96  # pixels: images are drawn as many times larger as fit in there
+SEEN = 96  # pixels: images are enlarged by the largest integer that fits into this
 
 
 def draw_sheet(images: Tensor) -> tuple[bytes, int]:
-    """A PNG file of the first images [N, 1 or 3, H, W], as many as fit into a square; and how many that are.
+    """A PNG file of the first images [N, 1 or 3, H, W], as many as fit into a square; and their number.
 
-    Floats, whose black and white nobody knows, are stretched: 1 % of the values are cut at either end.
+    Floats, whose black and white are unknown, are stretched: 1 % of the values are clipped at either end.
     """
     if images.shape[1] not in (1, 3):
-        raise DataError(f"images of {images.shape[1]} channels cannot be drawn: a picture has 1 or 3")
+        raise DataError(f"images of {images.shape[1]} channels cannot be drawn: a picture needs 1 or 3")
     zoom = max(1, SEEN // max(images.shape[2:]))
     height, width = (zoom * side for side in images.shape[2:])
     columns = max(1, min(math.ceil(math.sqrt(len(images) * height / width)), SIDE // (width + GAP)))

@@ -1,4 +1,4 @@
-"""A network that images are distilled from: what it knows of its training data, how far images are from that."""
+"""A network to distil images from: what it remembers of its training data, and how far images are from that."""
 
 import copy
 import math
@@ -16,9 +16,9 @@ from spikecal.errors import ConfigError
 from spikecal.graph.lowering.prepare import SMALL_TYPES
 from spikecal.memory import free_memory
 
-SMALLEST = 1e-12  # variance of a channel that is constant, so that its logarithm is finite
-PROBED = 2  # images of the pass that the memory of one is measured by
-VALUES = 16  # of the first layers for every value of an image: what that pass needs at the very least
+SMALLEST = 1e-12  # variance of a constant channel, so that its logarithm is finite
+PROBED = 2  # images of the pass that measures the memory per image
+VALUES = 16  # values of the first layers per value of an image: the least that this pass needs
 
 
 class Teacher:
@@ -31,7 +31,7 @@ class Teacher:
             self.network = self.network.float()
         tensors = [t for t in self.network.state_dict().values() if t.is_floating_point()]
         if any(t.device.type == "meta" for t in tensors):
-            raise ConfigError(f"{name} is on the meta device, which has no data: load its weights first")
+            raise ConfigError(f"{name} is on the meta device, which holds no data: load its weights first")
         if not all(bool(t.isfinite().all()) for t in tensors):
             raise ConfigError(f"{name} has weights or statistics that are not finite: nothing can be matched to them")
         self.network = self.network if device is None else self.network.to(device)
@@ -42,14 +42,14 @@ class Teacher:
         self.classes: int | None = None
 
     def to(self, other: "Teacher") -> None:
-        """Where `other` is, and as precise: they see the same images."""
+        """Move to the device and dtype of `other`: both see the same images."""
         self.device, self.dtype = other.device, other.dtype
         self.network = self.network.to(self.device, self.dtype)
 
     def probe(self, shape: tuple[int, ...]) -> int:
-        """Run the network on images [C, H, W] of the first card, gives bytes an image of a gradient.
+        """Run the network on images [C, H, W] of the first card; returns the bytes per image of a gradient.
 
-        Sets `classes`, and `norms` to those that are called: others tell nothing of images.
+        Sets `classes`, and `norms` to those that are called: others say nothing about images.
         """
         if PROBED * VALUES * math.prod(shape) * self.dtype.itemsize > free_memory(self.device):
             raise _too_large(shape)
@@ -65,7 +65,7 @@ class Teacher:
             with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
                 seen, logits = self._answer(images)
                 parts = [divergence(value, norm) for norm, value in seen]
-        except Exception as error:  # whatever the code of a network does with images it is not for
+        except Exception as error:  # a network may do anything with images that do not fit
             if isinstance(error, MemoryError) or "alloc" in str(error):
                 raise _too_large(shape) from error
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -74,11 +74,13 @@ class Teacher:
         self.classes = None if logits is None else logits.shape[1]
         told = [*parts, *([] if logits is None else [logits])]
         if told and not any(value.requires_grad for value in told):
-            raise ConfigError(f"{self.name} cuts gradients off (by no_grad or detach): it cannot be distilled from")
+            raise ConfigError(
+                f"{self.name} cuts off gradients by no_grad or detach: remove that to distil images from it"
+            )
         return max(1, sum(size for place, size in kept.items() if place not in weights) // PROBED)
 
     def divergence(self, pixels: Tensor) -> tuple[Tensor, Tensor | None]:
-        """How far the statistics of images in 0..1 are from the remembered ones, and the answers [N, K], if such.
+        """How far the statistics of images in 0..1 are from the remembered ones, and the answers [N, K], if classes.
 
         The mean over layers and channels of KL(N(m, v) || N(μ, σ²)) = ((v + (m − μ)²) / σ² − 1 − ln(v / σ²)) / 2.
         """
@@ -87,7 +89,7 @@ class Teacher:
         return torch.stack(parts).mean() if parts else pixels.new_zeros(()), scores
 
     def _answer(self, pixels: Tensor) -> tuple[list[tuple[nn.Module, Tensor]], Tensor | None]:
-        """What enters each norm, and the answers [N, K], if such."""
+        """The input of each norm, and the answers [N, K], if they are classes."""
         with _entering(self.norms) as seen:
             answer: Any = self.network(self._prepared(pixels))
         is_scores = isinstance(answer, Tensor) and answer.ndim == 2 and answer.shape[1] > 1
@@ -108,20 +110,20 @@ def _too_large(shape: tuple[int, ...]) -> ConfigError:
 
 
 def scale(card: Card, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of the card [C, 1, 1]; 0 and 1 where it has none."""
+    """Mean and deviation of the card [C, 1, 1]; 0 and 1 if it has none."""
     mean, std = card.mean or (0.0,), card.std or (1.0,)
     return like.new_tensor(mean).view(-1, 1, 1), like.new_tensor(std).view(-1, 1, 1)
 
 
 def _remembers(module: nn.Module) -> bool:
-    """Whether a layer has the mean and variance of what entered it in training: BN of every kind, frozen ones too."""
+    """Whether a layer remembers mean and variance of its training inputs: BN of every kind, also frozen."""
     mean, var = getattr(module, "running_mean", None), getattr(module, "running_var", None)
     return isinstance(mean, Tensor) and isinstance(var, Tensor) and mean.ndim == 1 and mean.shape == var.shape
 
 
 @contextmanager
 def _entering(norms: list[nn.Module]) -> Iterator[list[tuple[nn.Module, Tensor]]]:
-    """What enters each of these layers while in here; they are our own copy, and are left as they were."""
+    """Record the input of each of these layers; they are our own copy, and stay unchanged."""
     seen: list[tuple[nn.Module, Tensor]] = []
 
     def keep(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -138,8 +140,8 @@ def _entering(norms: list[nn.Module]) -> Iterator[list[tuple[nn.Module, Tensor]]
 class Divergence(torch.autograd.Function):
     """The mean over channels of KL(N(m, v) || N(μ, σ²)) for the mean and variance of a value [N, C, …].
 
-    Its gradient is affine in the value, (m − μ) / σ² + (x − m) (1 / σ² − 1 / v) over the number of values: written out,
-    it is one pass over memory.
+    Its gradient is affine in the value, (m − μ) / σ² + (x − m) (1 / σ² − 1 / v) over the number of values: in closed
+    form, it is one pass over memory.
     """
 
     @staticmethod
@@ -154,18 +156,18 @@ class Divergence(torch.autograd.Function):
         value, found, spread, mean, wanted = ctx.saved_tensors
         slope = wanted.reciprocal() - spread.reciprocal()
         offset = (found - mean) / wanted - found * slope
-        scaled = gradients[0] / value.numel()  # channels times the values of each
+        scaled = gradients[0] / value.numel()  # channels times values per channel
         shape = (1, -1, *[1] * (value.ndim - 2))
         return torch.addcmul((offset * scaled).view(shape), value, (slope * scaled).view(shape)), None, None, None
 
 
 def divergence(value: Tensor, norm: Any) -> Tensor:
-    """How far what enters a norm is from what it remembers."""
+    """How far the input of a norm is from what it remembers."""
     eps = float(getattr(norm, "eps", 0.0)) + SMALLEST
     found: Tensor = Divergence.apply(value, norm.running_mean, norm.running_var, eps)
     return found
 
 
 def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy an image [N]."""
+    """Cross-entropy per image [N]."""
     return F.cross_entropy(logits, labels, reduction="none")

@@ -1,4 +1,4 @@
-"""The reference run of a network in whole numbers: int64 sums, and accumulators that saturate."""
+"""The reference run of a network in integers: int64 sums, and accumulators that saturate."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,25 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spikecal.export.integers import Integers
-from spikecal.export.netlist import Clock, Conv, Flatten, Image, Linear, Output, SumPool
+from spikecal.export.netlist import (
+    Clock,
+    Conv,
+    Delay,
+    Flatten,
+    Image,
+    Linear,
+    Netlist,
+    Neurons,
+    Output,
+    SumPool,
+)
 from spikecal.export.planes import frames
 from spikecal.export.simulate import Trains
 
 
 @dataclass(frozen=True)
 class Accumulated:
-    """What a run in whole numbers did: its trains, and how often a potential left the accumulator's range."""
+    """The result of an integer run: its trains, and how often a potential left the accumulator's range."""
 
     trains: Trains
     saturated: int
@@ -27,7 +38,7 @@ def run_integers(made: Integers, images: Tensor, width: int = 32) -> Accumulated
 
 @torch.no_grad()
 def accumulate(made: Integers, images: Tensor, width: int = 32) -> Accumulated:
-    """The network on images in whole numbers, in int64 sums and saturating accumulators: no float is in it."""
+    """Run the network on images in integers, with int64 sums and saturating accumulators, without any floats."""
     netlist, units, limit = made.netlist, made.units, 2 ** (width - 1) - 1
     values: dict[str, Tensor] = {netlist.image.name: frames(images.long(), netlist.T, netlist.latency, 0)}
     readers = {name: node.name for node in netlist.nodes.values() for name in node.inputs}
@@ -52,19 +63,41 @@ def accumulate(made: Integers, images: Tensor, width: int = 32) -> Accumulated:
             values[node.name] = x.flatten(2)
         elif isinstance(node, Output):
             values[node.name] = x
-        else:
-            threshold = units[node.name].expand(node.shape[0]).long().reshape(-1, *(1,) * (len(node.shape) - 1))
-            v, fired = torch.zeros_like(x[0]), []
-            for current in x:
-                v = v + current
-                saturated += int((v.abs() > limit).sum())
-                v = v.clamp(-limit, limit)
-                fired.append((v >= threshold).long())
-                v = v - threshold * fired[-1]
-            values[node.name] = torch.stack(fired)
-            levels[node.name] = values[node.name].to(torch.int8)
+        elif isinstance(node, Delay):
+            values[node.name] = torch.cat([torch.zeros_like(x[: node.steps]), x[: -node.steps]])
+        elif isinstance(node, Neurons):
+            fired, over = _fire(netlist, node, x, units[node.name], limit)
+            values[node.name], saturated = fired, saturated + over
+            levels[node.name] = fired.to(torch.int8)
     outputs = values[netlist.output.name].double() / units[netlist.output.name].double()
     return Accumulated(Trains(outputs, levels), saturated)
+
+
+def _fire(netlist: Netlist, node: Neurons, x: Tensor, unit: Tensor, limit: int) -> tuple[Tensor, int]:
+    """The levels of neurons for integer currents `[latency, N, C, ...]`, and how often a potential left its range."""
+    sides = (1,) * (len(node.shape) - 1)
+    theta = unit.expand(node.shape[0]).reshape(-1, *sides)
+    reaches = None if node.reach is None else node.reach.double().reshape(len(x), -1, *sides) * theta
+    signed, theta = node.neuron.alphabet[0] < 0, theta.long()
+    v, fired, saturated = torch.zeros_like(x[0]), list[Tensor](), 0
+    for step, current in enumerate(x):
+        v = v + current
+        saturated += int((v.abs() > limit).sum())
+        v = v.clamp(-limit, limit)
+        if not netlist.open(node, step):
+            level = torch.zeros_like(v)
+        elif signed:
+            level = _signed(v, theta / 2 if reaches is None else reaches[step])
+        else:
+            level = (v >= theta).long()
+        fired.append(level)
+        v = v - theta * level
+    return torch.stack(fired), saturated
+
+
+def _signed(v: Tensor, reach: Tensor) -> Tensor:
+    """+1 where `v >= reach` and -1 where `v < -reach`; potentials are integers, so integer bounds suffice."""
+    return (v >= reach.ceil().long()).long() - (v < -reach.floor().long()).long()
 
 
 def _integer_sums(node: Conv | Linear, x: Tensor, unit: Tensor) -> Tensor:

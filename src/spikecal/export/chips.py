@@ -1,6 +1,6 @@
-"""Chips as profiles: what each can hold, with the public source of every figure, and what of a network it cannot.
+"""Chips as profiles: what each can hold, with the public source of every figure, and what it cannot hold of a network.
 
-A limit that is not published is not checked: the profile has None there.
+Unpublished limits are not checked: the profile has None for them.
 """
 
 from dataclasses import dataclass
@@ -23,19 +23,19 @@ from spikecal.export.netlist import (
     Output,
     SumPool,
 )
-from spikecal.neurons import IntegrateAndFire
+from spikecal.neurons import IntegrateAndFire, SignedIntegrateAndFire
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chip:
-    """Limits of one chip. `sources` has, for each field that is a figure of the chip, where it was published."""
+    """Limits of one chip. `sources` has the publication of each figure."""
 
     name: str
     title: str
     bits: int = 8  # of weights
     per: Per = "channel"
     cores: int | None = None
-    layers: int | None = None  # at most, where each takes a core of its own
+    layers: int | None = None  # at most, if each needs its own core
     neurons: int | None = None  # of the whole chip
     neurons_per_core: int | None = None
     bytes_per_core: int | None = None
@@ -46,8 +46,10 @@ class Chip:
     padding: int | None = None
     pools: tuple[int, ...] | None = None
     targets: int | None = None  # layers that one layer may send to
+    delays: int = 0  # steps that a connection may hold spikes back
+    signed: bool = False  # whether neurons can fire -1
     state_bits: int = 32
-    currents: bool = True  # whether numbers, not only events, can come in and be read
+    currents: bool = True  # whether inputs and outputs can be numbers, not only events
     clock: bool = True  # whether a bias can differ between steps
     sources: tuple[tuple[str, str], ...] = ()
 
@@ -55,6 +57,7 @@ class Chip:
 SINABS = "sinabs documentation, docs/speck/overview.md (github.com/synsense/sinabs)"
 LOIHI = "open-neuromorphic.org/neuromorphic-computing/hardware/loihi-2-intel"
 LAVA = "lava, Conv and Dense: num_weight_bits (github.com/lava-nc/lava)"
+LAVA_DL = "lava-dl, blocks of slayer: Delay(max_delay=62) (github.com/lava-nc/lava-dl)"
 SPINNAKER = "SpiNNaker2 datasheet 0.03, 2021 (github.com/SpiNNakerManchester/SpiNNMachine)"
 
 CHIPS = {
@@ -63,8 +66,10 @@ CHIPS = {
         Chip(name="generic", title="any chip with weights of 8 bits and accumulators of 32"),
         Chip(
             name="loihi2", title="Intel Loihi 2", bits=8, cores=128, neurons=1_048_576, neurons_per_core=8192,
+            delays=62, signed=True,
             sources=(
                 ("bits", LAVA), ("cores", LOIHI), ("neurons", LOIHI), ("neurons_per_core", f"{LOIHI}: neurons / cores"),
+                ("delays", LAVA_DL), ("signed", f"{LOIHI}: neurons in microcode, graded spikes"),
             ),
         ),
         Chip(
@@ -89,7 +94,7 @@ CHIPS = {
 
 @dataclass(frozen=True)
 class Fit:
-    """What a layer would take of a chip, and all that is in its way."""
+    """The share of a chip that a layer needs, and everything in its way."""
 
     layer: str
     neurons: int
@@ -101,12 +106,12 @@ class Fit:
 
 def chip_called(name: str) -> Chip:
     if name not in CHIPS:
-        raise ConfigError(f"there is no profile of {name!r}: give {', '.join(CHIPS)}")
+        raise ConfigError(f"there is no profile of {name!r}: choose from {', '.join(CHIPS)}")
     return CHIPS[name]
 
 
 def fits(netlist: Netlist, chip: Chip) -> list[Fit]:
-    """Layer by layer, and in the last row the whole network."""
+    """One row per layer, and one for the whole network."""
     found = [_fit(netlist, chip, node) for node in netlist.nodes.values() if isinstance(node, Neurons | Output)]
     neurons, weights = sum(fit.neurons for fit in found), sum(fit.weights for fit in found)
     cores = sum(fit.cores for fit in found)
@@ -120,7 +125,7 @@ def fits(netlist: Netlist, chip: Chip) -> list[Fit]:
 
 
 def refuse_misfit(path: Path, netlist: Netlist, chip: Chip) -> None:
-    """ConfigError with the first thing that is in the way."""
+    """The ConfigError with the first thing in the way."""
     bad = [fit for fit in fits(netlist, chip) if fit.problems]
     if bad:
         raise ConfigError(
@@ -161,8 +166,8 @@ def _of_end(netlist: Netlist, chip: Chip, end: Neurons | Output) -> list[str | N
     sides = end.shape[1:] if len(end.shape) == 3 else (1, 1)
     found = [_over("channels", end.shape[0], chip.channels), _over("positions on a side", max(sides), chip.side)]
     if isinstance(end, Output):
-        return [*found, None if chip.currents else "it is read as numbers, and the chip sends events"]
-    if end.neuron != IntegrateAndFire():
+        return [*found, None if chip.currents else "it is read as numbers, but the chip sends events"]
+    if end.neuron != IntegrateAndFire() and not (chip.signed and end.neuron == SignedIntegrateAndFire()):
         found.append(f"{end.neuron.name} neurons")
     heads = {netlist.nodes[name].name for name in _readers(netlist, end)}
     return [*found, _over("layers that read it", len(heads), chip.targets)]
@@ -182,22 +187,23 @@ def _readers(netlist: Netlist, node: Node) -> set[str]:
 
 def _of_node(netlist: Netlist, chip: Chip, node: Node) -> list[str | None]:
     if isinstance(node, MaxPool):
-        return ["a max-pool, which needs a memory of its own"]
+        return ["a max-pool, which needs its own memory"]
     if isinstance(node, Delay):
-        return [f"a delay line of {node.steps} steps"]
+        late = _over("steps that it is late", node.steps, chip.delays)
+        return [late if _spikes(netlist, node.name) else f"a delay line for currents, of {node.steps} steps"]
     if isinstance(node, Clock):
         ticks = bool(node.gate.any()) or bool((node.own != node.own[0]).any())
         return ["initial potentials, temporal biases or waits" if ticks and not chip.clock else None]
     if any(isinstance(netlist.nodes[name], Image) for name in node.inputs) and not chip.currents:
-        return ["it reads an image, and the chip takes events", *_of_window(chip, node)]
+        return ["it reads an image, but the chip takes events", *_of_window(chip, node)]
     if isinstance(node, Conv | Linear) and not all(_spikes(netlist, name) for name in node.inputs):
-        return ["its input is a current and not spikes", *_of_window(chip, node)]
+        return ["its input is a current, not spikes", *_of_window(chip, node)]
     return _of_window(chip, node)
 
 
 def _spikes(netlist: Netlist, name: str) -> bool:
     node = netlist.nodes[name]
-    if isinstance(node, SumPool | Flatten) or (isinstance(node, Conv) and node.moves):
+    if isinstance(node, SumPool | Flatten | Delay) or (isinstance(node, Conv) and node.moves):
         return all(_spikes(netlist, source) for source in node.inputs)
     return isinstance(node, Neurons | Image)
 

@@ -1,4 +1,4 @@
-"""The simulators that exported files are verified in: what each needs, and how it makes a function of a file."""
+"""The simulators that exported files are verified in: what each needs, and how it turns a file into a function."""
 
 import importlib.util
 from collections.abc import Callable
@@ -8,8 +8,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from spikecal.errors import SpikecalError
 from spikecal.export.importers import Stepping, load_sinabs, load_spikingjelly
 from spikecal.export.netlist import Netlist, identifiers
+from spikecal.export.onnx import step_path
 from spikecal.export.packages import installed, package
 from spikecal.export.planes import frames, with_planes
 from spikecal.export.runtime import run_steps, run_whole
@@ -21,7 +23,7 @@ Load = Callable[[Path, Netlist, torch.dtype], Run]
 
 @dataclass(frozen=True)
 class Simulator:
-    """What runs an exported file; `double` where it also does in double precision."""
+    """A simulator that runs an exported file; `double` if it also supports double precision."""
 
     name: str
     packages: tuple[str, ...]
@@ -51,14 +53,15 @@ def _onnxruntime(path: Path, netlist: Netlist, dtype: torch.dtype) -> Run:
     def run(images: Tensor) -> Trains:
         trains = run_steps(path, netlist, images)
         mean = trains.outputs[netlist.first :].mean(0)
-        torch.testing.assert_close(run_whole(path, images), mean, rtol=1e-3, atol=1e-3)  # both files are one network
+        if not torch.allclose(run_whole(path, images), mean, rtol=1e-3, atol=1e-3):
+            raise SpikecalError(f"{path} and {step_path(path).name} are not the same network: export it again")
         return trains
 
     return run
 
 
 def _spikingjelly(path: Path, netlist: Netlist, dtype: torch.dtype) -> Run:
-    """The file that was just written, as its users load it."""
+    """The file just written, loaded as by its users."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

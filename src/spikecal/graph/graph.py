@@ -14,9 +14,9 @@ from spikecal.neurons import IntegrateAndFire
 
 @dataclass
 class Node:
-    """One operation. `shape_refs` are nodes of which only the shape is read (`y.view(x.shape)`).
+    """One operation. `shape_refs` are nodes of which it reads only the shape (`y.view(x.shape)`).
 
-    `channel` is the dimension of its value that holds the channels, found when the network is lowered.
+    `channel` is the channel dimension of its value, found when the network is lowered.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Node:
 class Graph:
     """Nodes in running order. `output` nests tuples, lists and dicts of node names.
 
-    `head`, where there is one, is analog: it takes the values of `output`, a tuple then, and returns what the model
+    `head`, if there is one, is analog: it takes the values of `output`, then a tuple, and returns what the model
     returns.
     """
 
@@ -45,7 +45,7 @@ class Graph:
         return node.name
 
     def clone(self) -> "Graph":
-        """A graph of its own whose tensors share memory with this one's until one of them is replaced."""
+        """A separate graph whose tensors share memory with this one's until they are replaced."""
         nodes = {n.name: replace(n, op=n.op.clone()) for n in self.nodes.values()}
         return Graph(nodes, self.output, self.head)
 
@@ -59,7 +59,7 @@ class Graph:
         return list(dict.fromkeys(leaves(self.output)))
 
     def users(self) -> dict[str, list[str]]:
-        """Node -> the nodes that read its value, in running order; an output counts as a reader called ''."""
+        """Node -> the nodes that read its value, in running order; an output counts as a reader named ''."""
         users: dict[str, list[str]] = {name: [] for name in self.nodes}
         for node in self.nodes.values():
             for name in dict.fromkeys(node.inputs):
@@ -75,9 +75,9 @@ class Graph:
         return self.finish(found.__getitem__)
 
     def walk(self, *inputs: Tensor, hooks: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """Every value of the ANN in running order; each is let go after its last reader.
+        """Every value of the ANN in running order; each is released after its last reader.
 
-        Without `hooks` nobody else notices: those that a user has put on operations are not called.
+        Without `hooks`, the user's hooks on operations are not called.
         """
         values: dict[str, Tensor] = dict(zip(self.inputs(), inputs, strict=True))
         yield from list(values.items())
@@ -98,12 +98,12 @@ class Graph:
         body = map_leaves(value, self.output)
         if self.head is None:
             return body
-        with tensors_on(_device_of(body)):  # code of the model may make some
+        with tensors_on(_device_of(body)):  # the model's code may create tensors
             return self.head(*body)
 
 
 def _device_of(structure: Any) -> torch.device:
-    """Where the values of a structure are."""
+    """The device of the values of a structure."""
     found: list[Tensor] = []
     map_leaves(found.append, structure)
     return found[0].device if found else torch.device("cpu")
@@ -120,7 +120,7 @@ def apply_node(node: Node, values: dict[str, Tensor], hooks: bool = False) -> Te
 def describe(graph: Graph) -> list[Any]:
     """The graph without its tensors, as plain data: nodes in running order, then the output structure.
 
-    What is the same in a file of the first format is the same here.
+    Equal networks in files of the first format are equal here.
     """
     nodes = [
         [node.name, type(node.op).__name__, list(node.inputs), list(node.shape_refs), _settings(node.op)]
@@ -132,9 +132,9 @@ def describe(graph: Graph) -> list[Any]:
 def _settings(op: Op) -> dict[str, Any]:
     settings = op.config()
     if isinstance(op, Joint):
-        del settings["channel"]  # it follows from the rest, and the first format wrote the last one as -1
+        del settings["channel"]  # it follows from the rest, and the first format wrote the last dimension as -1
     if isinstance(op, Spike) and op.neuron == IntegrateAndFire():
-        del settings["neuron"]  # there was no other
+        del settings["neuron"]  # there was only one kind
     return settings
 
 
@@ -149,7 +149,7 @@ def leaves(structure: Any) -> Iterable[Any]:
 
 
 def map_leaves(function: Callable[[Any], Any], structure: Any) -> Any:
-    """The same nest of tuples, lists and dicts with `function` applied to what is in it but None."""
+    """The same nested tuples, lists and dicts with `function` applied to every element except None."""
     if isinstance(structure, dict):
         return {key: map_leaves(function, part) for key, part in structure.items()}
     if isinstance(structure, (list, tuple)):
@@ -159,7 +159,7 @@ def map_leaves(function: Callable[[Any], Any], structure: Any) -> Any:
 
 
 def same_structure(a: Any, b: Any, close: Callable[[Tensor, Tensor], bool]) -> bool:
-    """Whether two nests have the same shape and all their tensors are `close`."""
+    """Whether two nested structures are alike and all their tensors are `close`."""
     if isinstance(a, dict):
         return isinstance(b, dict) and a.keys() == b.keys() and all(same_structure(a[k], b[k], close) for k in a)
     if isinstance(a, (list, tuple)):

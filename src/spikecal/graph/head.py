@@ -1,4 +1,4 @@
-"""The analog head: the part of a traced model that depends on what the user keeps, as an fx module of its own."""
+"""The analog head: the part of a traced model that depends on what the user keeps, as a separate fx module."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class Head:
     """Collects what the head needs, then copies it in running order.
 
     `producer` is the traced node behind each canonical value that depends on a kept part. Reading values through it,
-    and not through the traced node the model names, is what keeps in-place changes right.
+    rather than through the traced node that the model names, keeps in-place changes right.
     """
 
     reads: Reads
@@ -29,7 +29,7 @@ class Head:
     needed: set[fx.Node] = field(default_factory=set)
 
     def source(self, reader: fx.Node, argument: fx.Node) -> fx.Node | str:
-        """Where the head takes an argument from: another of its nodes, or by name the value of a body's node."""
+        """The source of an argument of the head: another of its nodes, or the value of a body's node, by name."""
         value = self.reads[reader][argument]
         if not isinstance(value, Ref):
             return argument
@@ -61,7 +61,7 @@ def build_head(
     for i, name in enumerate(names):
         values[name] = graph.placeholder(f"body_{i}")
     if any(node.meta.get("changes") or node.meta.get("spoils") for node in inner):
-        for name in names:  # the body's values are not the head's to overwrite
+        for name in names:  # the head must not overwrite the body's values
             values[name] = graph.call_method("clone", (values[name],))
     for node in inner:
         values[node] = graph.node_copy(node, _lookup(head, node, values))
@@ -73,7 +73,7 @@ def _lookup(head: Head, node: fx.Node, values: Mapping[fx.Node | str, fx.Node]) 
 
 
 def kept_parts(model: nn.Module, keep: Sequence[str]) -> tuple[str, ...]:
-    """The names in `keep`, where a ModuleList or ModuleDict, which nobody calls, stands for its members."""
+    """The names in `keep`; a ModuleList or ModuleDict, which is never called, stands for its members."""
     modules = dict(model.named_modules())
     found: dict[str, None] = {}
     for name in keep:
@@ -84,7 +84,7 @@ def kept_parts(model: nn.Module, keep: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_keep(keep: Sequence[str], root: nn.Module, sites: Mapping[fx.Node, str]) -> None:
-    """Raise where a name in `keep` is no part of the model or never called; members of a list need not all be."""
+    """Raise if a name in `keep` is not part of the model or never called; of a list, some members may be unused."""
     modules = {name: module for name, module in root.named_modules() if name}
     places = {name for node, name in sites.items() if node.op not in ("placeholder", "output")}
     for name in keep:

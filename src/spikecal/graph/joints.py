@@ -1,4 +1,4 @@
-"""What becomes of linear values that weights read: analog currents, signed spikes, or no value of their own.
+"""Linear values that weights read: pass them on as analog currents or signed spikes, or merge them away.
 
 A weighted layer that reads spikes costs additions. One that reads the float currents of a linear value, such as the
 projection that feeds an expansion in MobileNetV2, costs all of its multiply-adds at every step, and a chip that sends
@@ -22,7 +22,7 @@ Joints = Literal["analog", "signed", "merge"]
 JOINTS: tuple[Joints, ...] = get_args(Joints)
 DEFAULT: Joints = "analog"
 
-# How a value behaves in time: the same at every step (the image, and what is linear in it), spikes, or currents.
+# How a value behaves in time: constant (the image, and anything linear in it), spikes, or currents.
 InTime = Literal["once", "spikes", "analog"]
 Sizes = Mapping[str, Sequence[int]]  # node -> shape of its value
 
@@ -39,7 +39,7 @@ def arranged(graph: Graph, example: Sequence[Tensor], joints: Joints) -> Graph:
 
 def checked_joints(joints: Joints) -> Joints:
     if joints not in JOINTS:
-        raise ConfigError(f"joints are one of {', '.join(JOINTS)}, not {joints!r}")
+        raise ConfigError(f"joints must be one of {', '.join(JOINTS)}, not {joints!r}")
     return joints
 
 
@@ -48,11 +48,11 @@ def sizes_of(graph: Graph, example: Sequence[Tensor]) -> Sizes:
     return {name: value.shape for name, value in graph.walk(*(x[:1] for x in example))}
 
 
-# -- where they are ----------------------------------------------------------------------------------------------------
+# -- finding them --------------------------------------------------------------------------------------------------
 
 
 def in_time(graph: Graph, spiking: frozenset[str] = frozenset()) -> dict[str, InTime]:
-    """How every value behaves in time; those named in `spiking` as if neurons came after them."""
+    """How every value behaves in time, as if neurons followed those named in `spiking`."""
     found: dict[str, InTime] = {}
     for node in graph.nodes.values():
         found[node.name] = "spikes" if node.name in spiking else _in_time(node, {found[name] for name in node.inputs})
@@ -69,7 +69,7 @@ def _in_time(node: Node, read: set[InTime]) -> InTime:
         isinstance(op, WEIGHTED)
         or (isinstance(op, MaxPool) and op.of == "current")
         or (isinstance(op, Upsample) and not op.mode.startswith("nearest"))
-    )  # else what arrives is no longer whole spikes, each at one height
+    )  # else the values are no longer whole spikes of one height
     return "spikes" if whole and read == {"spikes"} else "analog"
 
 
@@ -82,7 +82,7 @@ def analog_readers(graph: Graph) -> list[str]:
 def analog_values(graph: Graph) -> list[str]:
     """The values that need signed neurons so that no weighted layer reads float currents, in the order of readers.
 
-    Neurons after one value may turn a sum behind it into a sum of spikes, so they are placed one reader at a time.
+    Neurons after one value may turn a later sum into a sum of spikes, so they are placed one reader at a time.
     """
     placed: list[str] = []
     while True:
@@ -95,7 +95,7 @@ def analog_values(graph: Graph) -> list[str]:
 
 
 def _sources(graph: Graph, name: str) -> Iterator[str]:
-    """The values that one is put together from: spikes pass what only moves, repeats or scales them."""
+    """The values that a value is composed of: operations that only move, repeat or scale pass on spikes."""
     node = graph.nodes[name]
     repeats = isinstance(node.op, Upsample) and node.op.mode.startswith("nearest")
     if repeats or isinstance(node.op, (*REARRANGING, ChannelAffine, Joint)):
@@ -107,17 +107,17 @@ def _sources(graph: Graph, name: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class LinearValues:
-    """The linear values of a network that weighted layers read, and what each way to handle them comes to."""
+    """The linear values of a network that weighted layers read, and the effect of each way to handle them."""
 
     names: tuple[str, ...]  # where signed neurons would be
-    at_joints: int  # how many of them several stages read
-    share: float  # of all multiply-adds, those that read them
-    merged: int  # weighted layers that would be multiplied with the one before
-    left: int  # weighted layers that would read float currents all the same
+    at_joints: int  # how many of them are read by several stages
+    share: float  # of all multiply-adds, those in layers that read them
+    merged: int  # weighted layers that would be merged with the one before
+    left: int  # weighted layers that would still read float currents
 
 
 def linear_values(graph: Graph, example: Sequence[Tensor]) -> LinearValues:
-    """Those of a lowered graph."""
+    """The linear values of a lowered graph that weighted layers read."""
     sizes, names, readers = sizes_of(graph, example), analog_values(graph), analog_readers(graph)
     costs = {n.name: multiply_adds(n.op, sizes[n.name]) for n in graph.nodes.values() if isinstance(n.op, WEIGHTED)}
     share = sum(costs[name] for name in readers) / max(1, sum(costs.values()))
@@ -126,7 +126,7 @@ def linear_values(graph: Graph, example: Sequence[Tensor]) -> LinearValues:
     return LinearValues(tuple(names), len(joint_sources(graph) & set(names)), share, gone, len(analog_readers(without)))
 
 
-# -- what is done with them --------------------------------------------------------------------------------------------
+# -- handling them -------------------------------------------------------------------------------------------------
 
 
 def _left_analog(graph: Graph, sizes: Sizes) -> Graph:
@@ -146,7 +146,7 @@ def signed(graph: Graph, sizes: Sizes) -> Graph:
 
 
 def merged(graph: Graph, sizes: Sizes) -> Graph:
-    """The graph with one map for two where one feeds only the other and both together cost more multiply-adds."""
+    """The graph with two maps merged if one feeds only the other and both together cost more multiply-adds."""
     return merged_maps(graph, sizes, analog_readers)
 
 

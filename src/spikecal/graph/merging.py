@@ -1,4 +1,4 @@
-"""Two linear maps as one: where a convolution or linear layer reads another one and nothing else does."""
+"""Merge two linear maps: a convolution or linear layer that is the only reader of another one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import gcd, prod
@@ -13,7 +13,7 @@ Sizes = Mapping[str, Sequence[int]]  # node -> shape of its value
 
 
 def merged_maps(graph: Graph, sizes: Sizes, readers: Callable[[Graph], Sequence[str]]) -> Graph:
-    """The graph with every one of `readers` multiplied with the map before it, where that saves multiply-adds."""
+    """The graph with each of `readers` merged with the map before it, if that saves multiply-adds."""
     graph = graph.clone()
     while (found := _cheaper(graph, sizes, readers(graph))) is not None:
         first, second, op = found
@@ -23,7 +23,7 @@ def merged_maps(graph: Graph, sizes: Sizes, readers: Callable[[Graph], Sequence[
 
 
 def _cheaper(graph: Graph, sizes: Sizes, readers: Sequence[str]) -> tuple[Node, Node, Op] | None:
-    """The first pair of maps that one map can do in fewer multiply-adds, and that map."""
+    """The first pair of maps that a single map replaces with fewer multiply-adds, and that map."""
     users = graph.users()
     only_shape = {name for node in graph.nodes.values() for name in node.shape_refs}
     for name in readers:
@@ -41,14 +41,14 @@ def _cheaper(graph: Graph, sizes: Sizes, readers: Sequence[str]) -> tuple[Node, 
 
 
 def multiply_adds(op: Op, shape: Sequence[int]) -> int:
-    """Of one image, those with the zeros of padding included; `shape` is that of the value it makes."""
+    """Multiply-adds of one image, including those with the zeros of padding; `shape` is that of the result."""
     weight = op.tensors()["weight"]
     channels = weight.shape[1] * op.groups if isinstance(op, ConvTranspose) else weight.shape[0]
     return prod(shape[1:]) // channels * weight.numel()
 
 
 def composed(first: Op, second: Op) -> Op | None:
-    """`second` of `first` as one operation, computed in float64; None where that is none of the two kinds."""
+    """`second` of `first` as one operation, computed in float64; None if it is neither of the two kinds."""
     if isinstance(first, Linear) and isinstance(second, Linear):
         weight = second.weight.double() @ first.weight.double()
         return Linear(weight=_like(weight, first), bias=_bias(first, second, second.weight.double()))
@@ -58,7 +58,7 @@ def composed(first: Op, second: Op) -> Op | None:
 
 
 def _convolutions(first: Conv, second: Conv) -> Conv | None:
-    """Where one of them has a kernel of 1: else borders differ, and larger kernels are seldom cheaper."""
+    """Merge if one of them has a kernel of 1: else borders differ, and larger kernels are rarely cheaper."""
     if _pointwise(second):
         place = {
             "stride": tuple(a * b for a, b in zip(first.stride, second.stride, strict=True)),
@@ -66,7 +66,7 @@ def _convolutions(first: Conv, second: Conv) -> Conv | None:
             "dilation": first.dilation,
         }
     elif _pointwise(first) and set(first.stride) == {1} and (first.bias is None or not any(second.padding)):
-        # with a bias, what the second one reads at its borders is 0, and not what the first makes of 0
+        # with a bias, the second reads 0 at its borders, not what the first computes from 0
         place = {"stride": second.stride, "padding": second.padding, "dilation": second.dilation}
     else:
         return None
@@ -84,7 +84,7 @@ def _pointwise(op: Conv) -> bool:
 
 
 def _blocks(op: Conv, groups: int) -> Tensor:
-    """`[groups, O, I, *kernel]` in float64: the weights of a convolution of more groups, with zeros between them."""
+    """`[groups, O, I, *kernel]` in float64: the weights of a convolution with more groups, with zeros between them."""
     weight = op.weight.double()
     inside, outputs, inputs = op.groups // groups, weight.shape[0] // op.groups, weight.shape[1]
     parts = weight.reshape(groups, inside, outputs, inputs, *weight.shape[2:])
@@ -95,7 +95,7 @@ def _blocks(op: Conv, groups: int) -> Tensor:
 
 
 def _bias(first: Op, second: Op, weight: Tensor) -> Tensor | None:
-    """What both biases come to, `weight` `[O, M]` being what the second makes of a constant."""
+    """The combined bias, `weight` `[O, M]` being the effect of the second on a constant."""
     inner, outer = (op.tensors().get("bias") for op in (first, second))
     if inner is None:
         return outer

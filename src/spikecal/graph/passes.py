@@ -45,7 +45,7 @@ def drop_identities(graph: Graph) -> None:
 
 def _is_identity(op: Op) -> bool:
     if isinstance(op, ChannelAffine):
-        # Only numbers: a tensor of ones may still widen what it is multiplied with.
+        # Only numbers: a tensor of ones may still broadcast its factor.
         return _is_number(op.scale, 1) and _is_number(op.shift, 0)
     if isinstance(op, Add):
         return op.coefficients == (1,)
@@ -68,7 +68,7 @@ def _is_number(value: Tensor | None, number: float) -> bool:
 
 
 def fold_affine(graph: Graph) -> None:
-    """Fold a map per channel into the convolution or linear layer before it, where nothing else reads that."""
+    """Fold a map per channel into the convolution or linear layer before it, if nothing else reads that."""
     users = graph.users()
     for node in list(graph.nodes.values()):
         if not isinstance(node.op, ChannelAffine):
@@ -85,7 +85,7 @@ def fold_affine(graph: Graph) -> None:
 
 
 def per_channel(value: Tensor | None, op: Conv | ConvTranspose | Linear) -> Tensor | None:
-    """`value` as [C] (or [1]) where it differs between the output channels of `op` alone, else None."""
+    """`value` as [C] (or [1]) if it differs only between the output channels of `op`, else None."""
     if value is None:
         return None
     if value.numel() == 1:
@@ -114,7 +114,7 @@ def _scaled(op: Conv | ConvTranspose | Linear, scale: Tensor | None, shift: Tens
 
 
 def merge_affine(graph: Graph) -> None:
-    """Make one map of two that follow each other, where nothing else reads the first."""
+    """Merge two maps that follow each other, if nothing else reads the first."""
     users = graph.users()
     for node in list(graph.nodes.values()):
         before = graph.nodes[node.inputs[0]] if node.inputs else node
@@ -124,7 +124,7 @@ def merge_affine(graph: Graph) -> None:
             continue
         tensors = [t for t in (*before.op.tensors().values(), *node.op.tensors().values()) if t is not None]
         if torch.broadcast_shapes(*(t.shape for t in tensors)).numel() > max(t.numel() for t in tensors):
-            continue  # a map per channel and one per place: together they would be one number for each neuron
+            continue  # a map per channel and one per position: together they would need one number per neuron
         node.op = _composed(before.op, node.op)
         node.inputs = before.inputs
         users[before.name] = []
@@ -148,7 +148,7 @@ def _composed(first: ChannelAffine, second: ChannelAffine) -> ChannelAffine:
 
 
 def merge_spikes(graph: Graph) -> None:
-    """Make one activation of an activation of an activation."""
+    """Merge an activation with an activation that reads it."""
     for node in list(graph.nodes.values()):
         before = graph.nodes[node.inputs[0]] if node.inputs else node
         if not isinstance(node.op, Spike) or not isinstance(before.op, Spike):
@@ -156,12 +156,12 @@ def merge_spikes(graph: Graph) -> None:
         if node.op.clip is None or (before.op.clip is not None and before.op.clip <= node.op.clip):
             replace_node(graph, node.name, before.name)
         else:
-            node.inputs = before.inputs  # the lower clip decides, and is applied to the same current
+            node.inputs = before.inputs  # the lower clip decides, applied to the same current
     drop_dead(graph)
 
 
 def pool_before_spike(graph: Graph) -> None:
-    """Move a max-pool before the activation it reads, where nothing else reads that: max and ReLU commute."""
+    """Move a max-pool before the activation it reads, if nothing else reads that: max and ReLU commute."""
     for node in list(graph.nodes.values()):
         while isinstance(node.op, MaxPool):
             spike = graph.nodes[node.inputs[0]]
@@ -177,15 +177,15 @@ def pool_before_spike(graph: Graph) -> None:
 
 
 def mark_spike_pools(graph: Graph) -> None:
-    """Tell max-pools of spikes, which pool counts, from those of currents."""
-    spikes: set[str] = set()  # values that are spikes, moved around or pooled at most
+    """Distinguish max-pools of spikes, which pool counts, from those of currents."""
+    spikes: set[str] = set()  # values that are spikes, at most moved or pooled
     for node in graph.nodes.values():
         passes_on = (
             isinstance(node.op, MaxPool)
             or (isinstance(node.op, Cat) and node.op.dim == 1)
             or (isinstance(node.op, Slice) and all(isinstance(item, tuple) for item in node.op.index))
-        )  # a new dimension would make channels something else, and spikes of a channel have one height
-        fires = isinstance(node.op, Spike) and node.op.channel == 1  # where a pool looks for that height
+        )  # a new dimension would displace the channels, and spikes of a channel have one height
+        fires = isinstance(node.op, Spike) and node.op.channel == 1  # where a pool expects that height
         if fires or (passes_on and spikes.issuperset(node.inputs)):
             spikes.add(node.name)
             if isinstance(node.op, MaxPool):
@@ -195,7 +195,7 @@ def mark_spike_pools(graph: Graph) -> None:
 
 
 def update_pool_units(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Let pools that count in units of thresholds follow thresholds that have changed; others have no unit."""
+    """Update pools that count in units of thresholds after thresholds have changed; others have no unit."""
     if any(isinstance(node.op, MaxPool) and node.op.unit is not None for node in graph.nodes.values()):
         set_pool_units(graph, shapes)
 
@@ -204,7 +204,7 @@ def update_pool_units(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> None
 def set_pool_units(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> None:
     """Give max-pools of spikes the height of level 1, for neurons with more levels than 0 and 1.
 
-    `shapes` are those of all values. Heights go the way of the spikes, put together and cut as they are.
+    `shapes` are those of all values. Heights follow the spikes, and are concatenated and sliced like them.
     """
     heights: dict[str, Tensor] = {}
     for node in graph.nodes.values():
@@ -218,7 +218,7 @@ def set_pool_units(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> None:
 
 
 def drop_dead(graph: Graph) -> None:
-    """Remove what nothing reads, neither value nor shape; inputs stay."""
+    """Remove nodes whose value and shape nothing reads; inputs stay."""
     alive = set(graph.outputs())
     for node in reversed(list(graph.nodes.values())):
         if node.name in alive or isinstance(node.op, Input):
@@ -228,9 +228,9 @@ def drop_dead(graph: Graph) -> None:
 
 
 def fold_scale_forward(graph: Graph) -> None:
-    """Fold a scale per channel into the weights that read it, where everything that reads it has weights.
+    """Fold a scale per channel into the weights that read it, if everything that reads it has weights.
 
-    Not one of the default passes: it is what makes all thresholds 1.
+    Not one of the default passes: it serves to make all thresholds 1.
     """
     users = graph.users()
     for node in list(graph.nodes.values()):
@@ -247,7 +247,7 @@ def fold_scale_forward(graph: Graph) -> None:
 
 
 def _scaled_input(op: Op | None, scale: Tensor) -> Op | None:
-    """`op` of an input multiplied by `scale`, or None where its weights cannot express that."""
+    """`op` of an input multiplied by `scale`, or None if its weights cannot express that."""
     if not isinstance(op, (Conv, ConvTranspose, Linear)):
         return None
     weight = op.weight.double()
@@ -270,7 +270,7 @@ def _scaled_input(op: Op | None, scale: Tensor) -> Op | None:
 
 
 def replace_node(graph: Graph, old: str, new: str) -> None:
-    """Remove a node; what read it reads `new`."""
+    """Remove a node; its readers read `new` instead."""
     _rename_readers(graph, old, new)
     del graph.nodes[old]
 

@@ -1,6 +1,6 @@
 """Sizes that depend on the input: the arithmetic behind `x.view(x.size(0), -1)`, as plain data.
 
-An expression is an int, `("batch",)`, `("size", k, d)` (dimension d of the k-th shape at hand) or
+An expression is an int, `("batch",)`, `("size", k, d)` (dimension d of the k-th given shape) or
 `(operator, left, right)` with one of `+ - * // =`. Plain tuples: they go into JSON and come back.
 """
 
@@ -13,10 +13,10 @@ Size = Any  # int | ("batch",) | ("size", int, int) | (operator, Size, Size): a 
 
 
 def demanded(found: int, wanted: int) -> int:
-    """The operator `=`: a size that must be what it was when the network was lowered."""
+    """The operator `=`: a size that must equal that at lowering."""
     if found != wanted:
         raise DataError(
-            f"the network takes inputs of the one size it was converted for, because its code computes with sizes: "
+            f"the network accepts only inputs of the size it was converted for, as its code computes with sizes: "
             f"a dimension is {found}, not {wanted}"
         )
     return wanted
@@ -36,7 +36,7 @@ MOST_DIMS = 16
 
 
 def evaluate_size(size: Size, batch: int, shapes: Sequence[Sequence[int]]) -> int:
-    """The number `size` stands for. `shapes` are whole shapes; their dimension 0 is never read, `batch` is."""
+    """The number that `size` stands for. `shapes` are whole shapes; `batch` is used instead of their dimension 0."""
     if isinstance(size, int):
         return size
     if size[0] == "batch":
@@ -47,7 +47,7 @@ def evaluate_size(size: Size, batch: int, shapes: Sequence[Sequence[int]]) -> in
 
 
 def check_size(size: object, depth: int = 0) -> Size:
-    """`size` with lists made tuples, or ValueError where it is no expression."""
+    """`size` with tuples for lists; ValueError if it is not an expression."""
     if depth > MAX_DEPTH:
         raise ValueError("a size expression is nested too deeply")
     if type(size) is int and abs(size) < LARGEST_SIZE:

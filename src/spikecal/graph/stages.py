@@ -1,4 +1,4 @@
-"""Partition of a canonical graph into stages: what is between two layers of neurons, with the neurons at its end."""
+"""Partition of a canonical graph into stages: everything between two layers of neurons, with the neurons at its end."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,15 +21,15 @@ from spikecal.graph.ops import (
     Spike,
 )  # fmt: skip
 
-# Moving values around costs nothing worth a boundary: every stage that reads them does it for itself.
+# Moving values is too cheap for a boundary: every stage that reads them repeats it.
 REARRANGING = (Cat, Slice, Pad, Reshape, Flatten, Permute)
-MOST_REPEATED = 1_000_000  # nodes of all stages together: only a file made for it has so many
+MOST_REPEATED = 1_000_000  # nodes of all stages together: only a malicious file has more
 WEIGHTED = (Conv, ConvTranspose, Linear)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """All operations that feed one activation, and that activation; or, without one, a joint.
+    """All operations that feed one activation, and that activation; without one, a joint.
 
     `inputs` are the boundaries it reads: network inputs and ends of earlier stages.
     """
@@ -60,12 +60,12 @@ class Stage:
         return [node for node in self.nodes if isinstance(node.op, WEIGHTED)]
 
     def parametric(self) -> bool:
-        """Whether anything here has parameters; a stage that only moves spikes around has nothing to calibrate."""
+        """Whether anything here has parameters; a stage that only moves spikes has nothing to calibrate."""
         return any(isinstance(node.op, (*WEIGHTED, ChannelAffine)) for node in self.nodes)
 
 
 def with_joints(graph: Graph) -> Graph:
-    """The graph with a Joint after every linear value that is an output or that more than one stage reads."""
+    """The graph with a Joint after every linear value that is an output or that several stages read."""
     ends = {name: graph.nodes[name] for name in joint_sources(graph)}
     joints = {
         name: Node(f"{name}.joint", Joint(channel=end.channel), (name,), channel=end.channel)
@@ -77,7 +77,7 @@ def with_joints(graph: Graph) -> Graph:
 
 
 def with_nodes_after(graph: Graph, added: Mapping[str, Node]) -> Graph:
-    """The graph with a node after each of some others. What read those reads it instead; outputs stay what they are."""
+    """The graph with a new node after each of some nodes, which their readers read instead; outputs do not change."""
     result = Graph(output=graph.output, head=graph.head)
     for node in graph.nodes.values():
         inputs = tuple(added[name].name if name in added else name for name in node.inputs)
@@ -90,7 +90,7 @@ def with_nodes_after(graph: Graph, added: Mapping[str, Node]) -> Graph:
 def joint_sources(graph: Graph) -> set[str]:
     """The linear nodes that must end a stage."""
     users, outputs = graph.users(), set(graph.outputs())
-    ends: dict[str, frozenset[str]] = {}  # the stage ends a value reaches without passing another
+    ends: dict[str, frozenset[str]] = {}  # the stage ends that a value reaches without passing another
     joints: set[str] = set()
     for node in reversed(graph.nodes.values()):
         reached: set[str] = set()
@@ -128,7 +128,7 @@ def partition(graph: Graph) -> list[Stage]:
 
 
 def last_uses(stages: Sequence[Stage]) -> list[list[str]]:
-    """For every stage the boundaries that nothing after it reads: liveness."""
+    """For every stage, the boundaries that no later stage reads: liveness."""
     freed = [list[str]() for _ in stages]
     last = {name: i for i, stage in enumerate(stages) for name in (*stage.inputs, stage.name)}
     for name, i in last.items():

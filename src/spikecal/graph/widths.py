@@ -1,4 +1,4 @@
-"""How many channels a value has, as far as weights tell without an input; and whether all that reads it agrees."""
+"""How many channels a value has, as far as weights tell without an input; and whether all its readers agree."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from spikecal.graph.ops import (
     Upsample,
 )  # fmt: skip
 
-KEEPING = (AvgPool, MaxPool, AdaptiveAvgPool, Upsample)  # operations that leave dimension 1 as it is
+KEEPING = (AvgPool, MaxPool, AdaptiveAvgPool, Upsample)  # operations that leave dimension 1 unchanged
 
 
 class Width(NamedTuple):
@@ -29,7 +29,7 @@ class Width(NamedTuple):
 
 
 def check_widths(graph: Graph) -> None:
-    """Raise ValueError where weights, thresholds or biases are for another number of channels than their input has."""
+    """Raise ValueError if weights, thresholds or biases do not fit the number of channels of their input."""
     known: dict[str, Width] = {}
     for node in graph.nodes.values():
         op, found = node.op, known.get(node.inputs[0]) if node.inputs else None
@@ -47,7 +47,7 @@ def check_widths(graph: Graph) -> None:
 
 def _compare(node: Node, found: Width, wanted: int, what: str) -> None:
     if found.channels != wanted:
-        raise ValueError(f"{node.name[:60]!r} reads {found.channels} channels and has {what} for {wanted}")
+        raise ValueError(f"{node.name[:60]!r} reads {found.channels} channels, but has {what} for {wanted}")
 
 
 def _width(node: Node, known: Mapping[str, Width]) -> Width | None:
@@ -57,7 +57,7 @@ def _width(node: Node, known: Mapping[str, Width]) -> Width | None:
     if isinstance(op, Linear):
         return Width(node.channel, True, op.out_channels)
     found = [known.get(name) for name in node.inputs]
-    if isinstance(op, Add):  # one channel may have been spread over the others'
+    if isinstance(op, Add):  # one channel may have been broadcast
         return found[0] if len(set(found)) == 1 else None
     if isinstance(op, (Spike, Joint)):
         return found[0]

@@ -1,7 +1,7 @@
-"""Fast loops behind one interface: compiled by numba where that is installed. Torch's operations are the reference.
+"""Fast loops behind one interface: compiled by numba if it is installed. Torch's operations are the reference.
 
-Each function does the work and says so, or returns what means "not here": then the caller does it with torch. Both ways
-give the same values to the bit. `SPIKECAL_KERNELS=torch` in the environment asks for torch, `=numba` insists on numba.
+Each function does the work and reports it, or returns a value that means "not here": then the caller uses torch. Both
+give the same values to the bit. `SPIKECAL_KERNELS=torch` in the environment selects torch, `=numba` insists on numba.
 """
 
 import logging
@@ -25,17 +25,17 @@ def compiled() -> ModuleType | None:
         return None
     try:
         from spikecal.kernels import machine_code
-    except (ImportError, RuntimeError, OSError) as error:  # not there, no folder for compiled code, or no memory
+    except (ImportError, RuntimeError, OSError) as error:  # not installed, no folder for compiled code, or no memory
         if wanted:
             said = first_line(error)
             raise ConfigError(f"{VARIABLE} is numba, which cannot be used ({said}): pip install numba") from error
-        log.info("numba cannot be used (%s); torch does its work", first_line(error))
+        log.info("numba cannot be used (%s): using torch", first_line(error))
         return None
     return machine_code
 
 
 def described() -> str:
-    """What runs the loops, for people."""
+    """What runs the loops, in words."""
     if compiled() is None:
         return "torch"
     from numba import __version__

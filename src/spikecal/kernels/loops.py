@@ -1,4 +1,4 @@
-"""The loops of neurons, stored spikes and histograms over tensors of torch: what `machine_code` has, on all threads."""
+"""Loops over torch tensors, for neurons, stored spikes and histograms: run `machine_code` on all threads."""
 
 import os
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from torch import Tensor
 
 from spikecal.kernels import compiled
 
-FEW = 1 << 16  # values that are not worth a second thread
-MOST_LEVELS = 1 << 22  # what the levels to reach may hold, all steps together
+FEW = 1 << 16  # values for which a second thread does not pay
+MOST_LEVELS = 1 << 22  # most values in the levels to reach, over all steps
 FLOATS = (torch.float32, torch.float64)
 
 
@@ -27,10 +27,10 @@ def fire(
     total: Tensor | None,
     levels: Tensor | None,
 ) -> bool:
-    """`steps` steps of integrate-and-fire neurons, or False where torch has to do it.
+    """Run `steps` steps of integrate-and-fire neurons; False if torch must do it.
 
     `current` is `[steps or 1, N, ...]`, `v` `[N, ...]`; `theta` and the levels `reached` `[steps or 1, ...]` broadcast
-    against one image. `passed` and `levels` `[steps, N, ...]` and `total` `[N, ...]` are written where they are there.
+    against one image. `passed` and `levels` `[steps, N, ...]` and `total` `[N, ...]` are written if given.
     """
     kernels = compiled()
     tensors = [t for t in (current, v, theta, reached, passed, total, levels) if t is not None]
@@ -61,7 +61,7 @@ def fire(
 
 
 def unpack(bits: Tensor, skip: int, height: Tensor, shape: tuple[int, ...]) -> Tensor | None:
-    """Spikes `[steps, N, ...]`, channels last, out of packed bits of which the first `skip` are left out."""
+    """Spikes `[steps, N, ...]`, channels last, from packed bits without the first `skip`."""
     kernels = compiled()
     if kernels is None or not _plain(bits) or not _plain(height) or height.dtype not in FLOATS:
         return None
@@ -75,7 +75,7 @@ def unpack(bits: Tensor, skip: int, height: Tensor, shape: tuple[int, ...]) -> T
 
 
 def count_into_bins(rows: Tensor, per_unit: Tensor, bins: int) -> Tensor | None:
-    """How many of the values `[n, C]` of each channel are in each of the bins `ceil(value * per_unit)`: `[C, bins]`."""
+    """How many values `[n, C]` of each channel fall into each bin `ceil(value * per_unit)`: `[C, bins]`."""
     kernels = compiled()
     if kernels is None or not _plain(rows) or not rows.is_contiguous() or rows.dtype not in FLOATS:
         return None
@@ -104,20 +104,20 @@ def _channels_last(x: Tensor) -> bool:
 
 
 def _flat(x: Tensor, last: bool) -> np.ndarray | None:
-    """The values in memory order, images channels last where `last`; None where they are in another order."""
+    """The values in memory order, images channels last if `last`; None if their order differs."""
     ordered = x.movedim(-3, -1) if last and x.numel() else x
     return ordered.view(-1).numpy() if ordered.is_contiguous() else None
 
 
 def _period(parameter: Tensor, image: torch.Size, last: bool) -> int:
-    """After how many values the parameters of one layer repeat."""
+    """The number of values after which the parameters of a layer repeat."""
     if parameter.numel() == 1:
         return 1
     return image[0] if last and parameter.numel() == image[0] == parameter.shape[-3] else image.numel()
 
 
 def _row(parameter: Tensor, image: torch.Size, last: bool, period: int, block: int) -> np.ndarray:
-    """The parameters of as many values as a block holds, or of a period where that is more, in memory order."""
+    """The parameters for the values of a block, or of a period if that is more, in memory order."""
     if period < image.numel():
         once = parameter.flatten().expand(period)
     else:
@@ -131,7 +131,7 @@ def _row(parameter: Tensor, image: torch.Size, last: bool, period: int, block: i
 
 
 def _shares(rows: int, values: int) -> list[tuple[int, int]]:
-    """The rows that each thread takes, from and to."""
+    """The range of rows for each thread."""
     threads = 1 if values < FEW else max(1, min(torch.get_num_threads(), rows))
     return [(rows * i // threads, rows * (i + 1) // threads) for i in range(threads)]
 
@@ -142,7 +142,7 @@ def _on_threads(loop: Callable[..., Any], rows: int, values: int, *arguments: An
 
 
 def _each(share: Callable[[int], None], count: int) -> None:
-    """All shares of some work; the first is done here."""
+    """Run all shares of some work; the first in this thread."""
     others = [_threads().submit(share, number) for number in range(1, count)]
     share(0)
     for other in others:

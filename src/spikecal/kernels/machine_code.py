@@ -1,8 +1,8 @@
-"""Loops compiled by numba. None holds Python's lock, so that threads can share the work by rows.
+"""Loops compiled by numba. They release Python's lock, so that threads can share the work by rows.
 
-Values are flat, in the order they have in memory. Parameters repeat: those of one row of values hold for every row.
-Loops run over blocks that stay in the nearest cache of the processor, and innermost over slices from their start: only
-those does LLVM vectorise. Arithmetic is that of torch to the bit, so nothing here may be reordered or contracted.
+Values are flat, in memory order. Parameters repeat: those of one row of values apply to every row.
+Loops run over blocks that stay in the processor's nearest cache, and innermost over slices from their start: only
+those does LLVM vectorise. Arithmetic equals torch's to the bit, so nothing here may be reordered or contracted.
 """
 
 import numpy as np
@@ -15,8 +15,8 @@ BLOCK = 1024  # values
 def integrate_and_fire(v, current, stride, theta, reached, border, steps, passed, total, levels, first, last):
     """`v <- v + I(t)`; a spike where `v >= reached(t)`; `v <- v - theta` there.
 
-    A step is `stride` values on in `current` and `border` on in `reached`, 0 where every step is the same. `passed`
-    gets theta times the spikes and `levels` the spikes of each step, `total` their sum; what is empty gets nothing.
+    The next step is `stride` values further in `current` and `border` in `reached`, 0 if constant. `passed`
+    gets theta times the spikes and `levels` the spikes of each step, `total` their sum; empty arrays are skipped.
     """
     size, row = v.size, theta.size
     fired_block = np.empty(BLOCK, v.dtype)
@@ -51,7 +51,7 @@ def integrate_and_fire(v, current, stride, theta, reached, border, steps, passed
 
 @njit(nogil=True, cache=True)
 def unpack(bits, skip, height, values, first, last):
-    """Spikes times the heights of one row, out of packed bits, the highest of a byte first; `skip` are left out."""
+    """Spikes times the heights of one row, from packed bits, highest bit of a byte first, without the first `skip`."""
     size, row = values.size, height.size
     zero = height.dtype.type(0)
     for begin in range(first * row, min(last * row, size), row):
@@ -70,9 +70,9 @@ def unpack(bits, skip, height, values, first, last):
 
 @njit(nogil=True, cache=True)
 def count_into_bins(values, per_unit, counts, first, last):
-    """Adds how many `values` `[n, C]` are in each bin `ceil(value * per_unit)` to `counts` `[C, bins]`.
+    """Adds the number of `values` `[n, C]` in each bin `ceil(value * per_unit)` to `counts` `[C, bins]`.
 
-    Returns how many are in none of them, as negative values and those that are no numbers are.
+    Returns how many are in none of them: negative values and NaN.
     """
     channels, bins, outside = per_unit.size, counts.shape[1], 0
     index = np.empty(channels, np.int64)

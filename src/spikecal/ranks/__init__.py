@@ -1,7 +1,7 @@
-"""Several processes at one task, on torch's own distributed engine: what ranks share, sum up, agree on and watch.
+"""Several processes at one task, on torch's distributed engine: they share work, add up, agree and watch each other.
 
 Without a process group there is one rank, which does everything itself at no cost. All ranks make the same calls in the
-same order; each works on its share, and what they add up comes out the same to the bit however many there are.
+same order; each works on its share, and sums are the same to the bit however many ranks there are.
 """
 
 from spikecal.ranks.exchange import CHUNK

@@ -1,8 +1,7 @@
-"""How ranks talk: tensors and bytes over torch's process group, and every wait ends where a rank is lost."""
+"""Communication between ranks: tensors and bytes over torch's process group; every wait ends if a rank is lost."""
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -14,19 +13,19 @@ from torch import Tensor
 
 from spikecal.ranks.watch import PERIOD, Watch
 
-FOREVER = timedelta(days=30)  # torch's own limit: the watch knows better who is late and who is lost
-CHUNK = 1 << 17  # numbers that are passed on at once: the next rank adds while this one waits for more
+FOREVER = timedelta(days=30)  # torch's own limit, made infinite: the watch knows better who is late and who is lost
+CHUNK = 1 << 17  # numbers passed on at once: the next rank adds them while this one waits for more
 
 Value = TypeVar("Value")
 
 
 def backend() -> str:
-    """What ranks talk by: gloo, and NCCL between GPUs."""
+    """The backend: gloo, and NCCL between GPUs."""
     return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
 
 
 class Exchange:
-    """The wires of one rank. All ranks make the same calls in the same order; `moved` counts the bytes given away."""
+    """The connections of one rank. All ranks make the same calls in the same order; `moved` counts the bytes sent."""
 
     def __init__(self, watch: Watch) -> None:
         self.rank, self.count, self.moved = watch.rank, watch.count, 0
@@ -34,7 +33,7 @@ class Exchange:
         self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=self._serve, daemon=True).start()
-        # a group of its own: the caller's may have another backend, and its own traffic
+        # a separate group: the caller's may have a different backend, and its own traffic
         self._group = self._do(lambda: dist.new_group(backend=backend(), timeout=FOREVER))
 
     def reduced(self, values: Tensor, how: Any) -> Tensor:
@@ -45,7 +44,7 @@ class Exchange:
         return result
 
     def passed_along(self, total: Tensor, parts: Sequence[Tensor]) -> Tensor:
-        """The total of the ranks before, these parts added one by one, and passed on; the last one's is everybody's."""
+        """Take the total of the ranks before, add these parts one by one, pass it on; the last total goes to all."""
         for start in range(0, len(total), CHUNK):
             self._do(partial(self._pass, total[start : start + CHUNK], parts, start))
         self._do(lambda: dist.broadcast(total, self.count - 1, self._group))
@@ -62,12 +61,12 @@ class Exchange:
         self.moved += some.nbytes
 
     def from_first(self, tensor: Tensor) -> None:
-        """Fill a tensor, contiguous, with the first rank's."""
+        """Fill a contiguous tensor with the first rank's."""
         self.moved += tensor.nbytes if self.rank == 0 else 0
         self._do(lambda: dist.broadcast(tensor, 0, self._group))
 
     def said(self, data: bytes) -> list[bytes]:
-        """What every rank says, in order."""
+        """The bytes of every rank, in order."""
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
         own = torch.tensor([len(data)])
         self._do(lambda: dist.all_gather(sizes, own, self._group))
@@ -79,7 +78,7 @@ class Exchange:
         return [content[: int(size)].numpy().tobytes() for content, size in zip(contents, sizes, strict=True)]
 
     def _serve(self) -> None:
-        """Talks to other ranks in a thread of its own: the caller can give up waiting, torch cannot."""
+        """Talks to other ranks in its own thread: the caller can give up waiting, torch cannot."""
         while True:
             order, inference = self._orders.get()
             try:
@@ -89,7 +88,7 @@ class Exchange:
                 self._done.put((None, error))
 
     def _do(self, order: Callable[[], Value]) -> Value:
-        self._watch.waiting = time.monotonic()
+        self._watch.waiting = self._watch.now()
         self._orders.put((order, torch.is_inference_mode_enabled()))
         try:
             while True:

@@ -1,4 +1,4 @@
-"""Several ranks: who does what, what they add up, and what they agree on."""
+"""Several ranks: how they share work, add up and agree."""
 
 import json
 import socket
@@ -17,12 +17,12 @@ from spikecal.ranks.exchange import Exchange
 from spikecal.ranks.one import Ranks, Sum, Value
 from spikecal.ranks.watch import Watch
 
-EFFICIENCY = 0.85  # of ranks at one task, against ranks at one task each
-NAMED = ("version", "call")  # facts that say something to people; the others are hashes
+EFFICIENCY = 0.85  # of ranks that share one task, relative to one task per rank
+NAMED = ("version", "call")  # facts that people can read; the others are hashes
 
 
 class Refused(ConfigError):
-    """A refusal that all ranks have come to together, so that nobody has to be told."""
+    """A refusal that all ranks reach together, so that none needs to be notified."""
 
 
 class Group(Ranks):
@@ -37,7 +37,7 @@ class Group(Ranks):
 
     @property
     def moved(self) -> int:
-        """Bytes that this rank gave to others."""
+        """Bytes that this rank sent to others."""
         return self._exchange.moved
 
     # -- what ranks add up ---------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ class Group(Ranks):
             for what in ("version", "call", *everyones[0]):
                 if other.get(what) != everyones[0].get(what):
                     told = f" ({_told(other.get(what))}, not {_told(everyones[0].get(what))})" if what in NAMED else ""
-                    way_out = "give all ranks the same, and each takes its share"
+                    way_out = "give all ranks the same; each takes its share"
                     raise Refused(f"rank {rank} differs from rank 0 in its {what}{told}: {way_out}")
 
     def wait(self) -> None:
@@ -113,8 +113,11 @@ class Group(Ranks):
     def beat(self) -> None:
         self._watch.moves += 1
 
+    def leave(self) -> bool:
+        return self._watch.leave()
+
     def alone(self) -> Ranks:
-        return _Apart(self._watch)
+        return _Apart(self._watch, self.neighbours)
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -131,7 +134,7 @@ class Group(Ranks):
 
 
 def _placed(costs: Sequence[float], count: int) -> tuple[list[int], float]:
-    """Which of `count` ranks does each task, the longest first to whoever is free first; how long that takes."""
+    """Which of `count` ranks does each task, longest first to whichever is free first; and how long that takes."""
     loads, where = [0.0] * count, [0] * len(costs)
     for index in sorted(range(len(costs)), key=lambda i: -costs[i]):
         where[index] = loads.index(min(loads))
@@ -144,7 +147,7 @@ def _told(fact: Any) -> str:
 
 
 class _Passed(Sum):
-    """A sum over ranks: what comes before is not known until the end, so all but the first rank hold their parts."""
+    """A sum over ranks: the preceding total arrives only at the end, so all but the first rank keep their parts."""
 
     def __init__(self, exchange: Exchange, size: int, device: torch.device) -> None:
         super().__init__(size, device)
@@ -161,10 +164,10 @@ class _Passed(Sum):
 
 
 class _Apart(Ranks):
-    """One rank of a group that works by itself, and is still watched."""
+    """One rank of a group that works by itself, but is still watched."""
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
+    def __init__(self, watch: Watch, neighbours: int) -> None:
+        self._watch, self.neighbours = watch, neighbours
 
     def beat(self) -> None:
         self._watch.moves += 1

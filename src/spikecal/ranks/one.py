@@ -1,4 +1,4 @@
-"""One rank, which has everything: what every kind of ranks can do."""
+"""A single rank, which has everything; also the interface of all kinds of ranks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 class Sum:
-    """A float64 vector, added up in image order. A part may be shorter: it adds to the beginning."""
+    """A float64 vector, added up in image order. A shorter part adds to the beginning."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self._total = torch.zeros(size, dtype=torch.float64, device=device)
@@ -24,27 +24,27 @@ class Sum:
 
 
 class Ranks:
-    """One rank: it has everything, and nobody to agree with. `Group` is several."""
+    """A single rank, which has everything and no one to agree with. `Group` is several."""
 
     rank, count = 0, 1
     neighbours = 1  # ranks on this machine
 
     @property
     def first(self) -> bool:
-        """Whether this rank prints, and decides."""
+        """Whether this rank prints and decides."""
         return self.rank == 0
 
     def shown(self, progress: Value) -> Value | None:
-        """Progress, where this rank shows it."""
+        """Progress, if this rank shows it."""
         return progress if self.first else None
 
     def share(self, parts: int, turn: int = 0) -> range:
-        """Which of so many parts are this rank's: neighbours. `turn` moves the shares on, as not all are as large."""
+        """Which of `count` parts are this rank's: consecutive ones. `turn` rotates shares, as their sizes differ."""
         place = (self.rank + turn) % self.count
         return range(parts * place // self.count, parts * (place + 1) // self.count)
 
     def each(self, parts: int, turn: int = 0) -> Iterator[int]:
-        """This rank's share of so many parts, one by one, for those who watch."""
+        """This rank's share of `count` parts, one by one, reporting progress to the watch."""
         for part in self.share(parts, turn):
             self.beat()
             yield part
@@ -54,7 +54,7 @@ class Ranks:
         return Sum(size, device)
 
     def counted(self, counts: Tensor) -> Tensor:
-        """Whole numbers, added up over ranks."""
+        """Integers, added up over ranks."""
         return counts
 
     def largest(self, values: Tensor) -> Tensor:
@@ -65,10 +65,10 @@ class Ranks:
         """Add tensors up over ranks, in place and in any order: gradients."""
 
     def same(self, tensors: Sequence[Tensor]) -> None:
-        """Give tensors the values that they have on the first rank, in place."""
+        """Overwrite tensors with their values on the first rank, in place."""
 
     def decided(self, value: Value) -> Value:
-        """What the first rank says, as plain data."""
+        """Plain data of the first rank."""
         return value
 
     def gathered(self, tensors: Mapping[str, Tensor], facts: Any = None) -> list[tuple[dict[str, Tensor], Any]]:
@@ -76,7 +76,7 @@ class Ranks:
         return [(dict(tensors), facts)]
 
     def each_once(self, costs: Mapping[str, float], task: Callable[[str], Tensor]) -> dict[str, Tensor]:
-        """The tensors that independent tasks give: every rank does some tasks, about as much as any other."""
+        """The tensors of independent tasks: every rank does some, about as much as any other."""
         return {name: task(name) for name in costs}
 
     def joined(self, rows: Tensor) -> Tensor:
@@ -84,23 +84,27 @@ class Ranks:
         return torch.cat([found["rows"] for found, _ in self.gathered({"rows": rows})]) if self.count > 1 else rows
 
     def agree(self, call: str, facts: Callable[[], Mapping[str, Any]]) -> None:
-        """Refuse to work together with ranks that were given something else."""
+        """Raise if other ranks were given something else."""
 
     def wait(self) -> None:
-        """Until all ranks are here."""
+        """Wait until all ranks are here."""
 
     def beat(self) -> None:
-        """Tell those who watch that this rank gets on."""
+        """Tell the watch that this rank makes progress."""
 
     def alone(self) -> "Ranks":
-        """This rank by itself, while others do something else."""
+        """This rank alone, while others do something else."""
         return self
+
+    def leave(self) -> bool:
+        """Tell the others that this rank ends; whether it is the one to say aloud why."""
+        return True
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Inside, this rank is watched, and an error here ends the others as well."""
+        """Watch this rank inside; an error here ends the others as well."""
         yield
 
     def spread(self, costs: Sequence[float]) -> list[int] | None:
-        """Which rank does each of some independent tasks by itself; None where all ranks at each of them is faster."""
+        """Which rank does each of some independent tasks alone; None if it is faster for all ranks to share each."""
         return None

@@ -1,11 +1,11 @@
-"""Which ranks this process is one of, and how a command or a call becomes one of several."""
+"""The ranks that this process belongs to, and how a command or a call becomes one of several."""
 
 import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -17,7 +17,7 @@ from spikecal.ranks.group import Group
 from spikecal.ranks.one import Ranks
 from spikecal.ranks.watch import WAY_OUT
 
-SCRATCH = "SPIKECAL_SCRATCH"  # a variable: the folder for what the ranks of a command write, but for the first
+SCRATCH = "SPIKECAL_SCRATCH"  # an environment variable: the folder for what all ranks but the first write
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,7 +26,7 @@ _apart: ContextVar[Ranks | None] = ContextVar("apart", default=None)
 
 
 def current() -> Ranks:
-    """The ranks of torch's default process group; one rank where there is none, or inside `apart`."""
+    """The ranks of torch's default process group; a single rank without a group, or inside `apart`."""
     own = _apart.get()
     if own is not None:
         return own
@@ -36,7 +36,7 @@ def current() -> Ranks:
 
 
 def writes() -> bool:
-    """Whether this process writes results: the first rank does, and those that have a place of their own for them."""
+    """Whether this process writes results: the first rank does, and those with their own place for them."""
     several = _apart.get() is None and dist.is_available() and dist.is_initialized()
     return not several or dist.get_rank() == 0 or SCRATCH in os.environ
 
@@ -48,7 +48,7 @@ def _group_of(world: Any) -> Group:
 
 @contextmanager
 def apart() -> Iterator[Ranks]:
-    """Inside, this rank works by itself, whatever the others do."""
+    """Let this rank work alone, whatever the others do."""
     ranks = current().alone()
     token = _apart.set(ranks)
     try:
@@ -58,7 +58,7 @@ def apart() -> Iterator[Ranks]:
 
 
 def together(call: Callable[P, R]) -> Callable[P, R]:
-    """A function that all ranks call with the same arguments; an error of one ends all."""
+    """Decorate a function that all ranks call with the same arguments; an error of one ends all."""
 
     @wraps(call)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -70,20 +70,20 @@ def together(call: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def process_group() -> Iterator[Ranks]:
-    """The process group of a command that torchrun, or whoever sets its variables, started as one of several."""
+    """The process group of a command started as one of several by torchrun, or anything that sets its variables."""
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    if os.environ["RANK"] == "0":
-        signal.signal(signal.SIGTERM, _stop)
     try:
         dist.init_process_group(backend())
     except (ValueError, RuntimeError) as error:
-        raise RankError(f"the ranks cannot meet ({first_line(error)}): start them with torchrun") from error
+        raise RankError(f"the ranks cannot connect ({first_line(error)}): start them with torchrun") from error
     ranks = current()
+    signal.signal(signal.SIGTERM, partial(_stop, ranks))
     with ranks.working():
         yield ranks
     dist.destroy_process_group()
 
 
-def _stop(*_: Any) -> None:
-    raise RankError(f"stopped by SIGTERM, as launchers do when another rank has failed; {WAY_OUT}")
+def _stop(ranks: Ranks, *_: Any) -> None:
+    told = f"stopped by SIGTERM, as launchers do when another rank has failed; {WAY_OUT}"
+    raise RankError(told, tell=ranks.leave())

@@ -1,1 +1,1 @@
-"""One self-contained HTML page that shows what a conversion did: numbers from files and runs in, a string out."""
+"""One self-contained HTML page that shows what a conversion did, made from the figures of files and runs."""

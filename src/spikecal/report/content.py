@@ -1,4 +1,4 @@
-"""All that the page shows, as plain data: from sources and what was measured of them."""
+"""The content of the page as plain data, from sources and their measurements."""
 
 import math
 from collections.abc import Sequence
@@ -19,15 +19,15 @@ from spikecal.report.spikes import Plan, neuron_shapes, outputs_over_time, plan_
 from spikecal.report.words import headline, quality, sentences
 
 LAYER_BYTES, SPIKE_BYTES = 1_500_000, 2_400_000  # room on the page for layers and for spikes
-DIGITS = 6  # significant ones, of all numbers
-OTHERS = 3  # files that are named
+DIGITS = 6  # significant digits of all numbers
+OTHERS = 3  # most files that a note lists
 
 Seen = tuple[Source, Measured]
 NOTHING = Measured()
 
 
 def build(seen: Sequence[Seen], notes: Sequence[str] = ()) -> dict[str, Any]:
-    """The content of a page on these sources; `notes` are lines on what is missing and why."""
+    """The content of a page about these sources; `notes` say what is missing and why."""
     several = len(seen) > 1
     names = _distinct([source.name for source, _ in seen])
     originals = originals_of([source for source, _ in seen])
@@ -79,20 +79,20 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 
 def _others(names: Sequence[str], originals: Sequence[int]) -> list[str]:
-    """A sentence on the files that are of another original than the first one."""
+    """A sentence about the files with a different source model from the first one's."""
     others = [name for name, of in zip(names, originals, strict=True) if of != 0]
     if not others:
         return []
     shown = ", ".join(others[:OTHERS]) + (f" and {len(others) - OTHERS} more" if len(others) > OTHERS else "")
-    return [f"Made of another original than {names[0]}, and not to be weighed against it: {shown}."]
+    return [f"Not comparable with {names[0]}, as they come from a different source model: {shown}."]
 
 
 def _heads(seen: Sequence[Seen], networks: Sequence[dict[str, Any]]) -> list[str]:
-    """What energy leaves out."""
+    """What the energy leaves out."""
     counted = {n["source"] for n in networks if n["energy"] is not None}
     return [
         f"{'Pyramid and heads' if source.detector else 'The head'} of {source.name} stayed analog and "
-        f"{'are' if source.detector else 'is'} not counted: energy is that of the body, spiking and original."
+        f"{'are' if source.detector else 'is'} not counted: energy compares the spiking body with the original's."
         for i, (source, _) in enumerate(seen)
         if (source.kept or source.detector) and i in counted
     ]
@@ -118,7 +118,7 @@ def _source(source: Source, measured: Measured, name: str) -> dict[str, Any]:
 
 
 def _facts(source: Source, measured: Measured, T: int) -> dict[str, Any]:
-    """The numbers of one network: measured now, else those that the file has kept."""
+    """The figures of one network: measured now, else those in the file."""
     facts: dict[str, Any] = {
         "T": T,
         **_time(source.timing(T)),
@@ -159,7 +159,7 @@ def _facts(source: Source, measured: Measured, T: int) -> dict[str, Any]:
 
 
 def _time(found: Timing) -> dict[str, Any]:
-    """When a network answers; of placements the page needs no layers."""
+    """When a network answers; the page needs no layers of placements."""
     search = None if found.search is None else found.search.to_dict()
     if search is not None:
         search["tried"] = [{**trial, "waits": sum(trial["waits"].values())} for trial in search["tried"]]
@@ -180,7 +180,7 @@ def _evaluated(found: Evaluation) -> dict[str, Any]:
 
 
 def _precision(detected: Detected, T: int) -> dict[str, Any]:
-    """A detector's numbers, in the places where a classifier's are."""
+    """A detector's figures, in the same places as a classifier's."""
     analog, spiking = detected.analog, detected.spiking[T]
     return {
         "measure": MAP.key,
@@ -195,7 +195,7 @@ def _precision(detected: Detected, T: int) -> dict[str, Any]:
 
 def _recorded_rate(source: Source, T: int) -> float | None:
     """Spikes per neuron and step that the last sweep recorded; histograms tell how many neurons a layer has."""
-    last = {record.stage: record for record in source.records if record.T == T}  # a later sweep's takes the place
+    last = {record.stage: record for record in source.records if record.T == T}  # a later sweep's replaces it
     rates = {name: record.rate for name, record in last.items() if record.rate is not None}
     if not rates or not source.histograms.keys() >= rates.keys():
         return None
@@ -213,7 +213,7 @@ def _calibration_images(source: Source) -> int | None:
 def _follow(
     seen: Sequence[Seen], networks: Sequence[dict[str, Any]], budget: int
 ) -> tuple[list[dict[str, Any]], Plan | None, list[str]]:
-    """Puts the spikes of sample images into the networks' facts; gives the sets of images, the plan and notes."""
+    """Put the spikes of sample images into the networks' facts; returns the sets of images, the plan and notes."""
     sized = []
     for source, measured in seen:
         if measured.samples is not None:
@@ -265,10 +265,10 @@ def _set(samples: Samples, plan: Plan) -> dict[str, Any]:
 
 
 def compact(value: Any) -> Any:
-    """Plain data with few digits, None for what JSON has no number for, and text that can be written."""
+    """Plain data with few digits, None for numbers that JSON lacks, and text that can be written."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
-    if isinstance(value, str):  # half a character, as JSON can have it, cannot be written
+    if isinstance(value, str):  # half a character, which JSON may contain, cannot be written
         return value.encode(errors="replace").decode()
     if isinstance(value, dict):
         return {key: compact(part) for key, part in value.items()}

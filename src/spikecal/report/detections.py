@@ -1,4 +1,4 @@
-"""What a report measures of a detector with a spiking body, and what both detectors find in some images."""
+"""What a report measures of a detector with a spiking body, and the findings of both detectors in some images."""
 
 import io
 import json
@@ -21,20 +21,21 @@ from spikecal.progress import Progress
 from spikecal.report.measure import Measured, Samples, ann_of
 from spikecal.report.source import Source
 from spikecal.report.spikes import data_uri
-from spikecal.snn.execute import shapes_of, steps_per_call
+from spikecal.snn.execute import largest_value, shapes_of
 from spikecal.snn.network import SpikingNetwork
 from spikecal.zoo.detectors import body_of
 
 SCENES = 6  # images whose detections are shown
 LOOKED_AT = 16  # images that errors are measured on
-LEAST, MOST = 0.1, 60  # lowest score that is on the page, and boxes of an image
+HELD_FLOATS = 1 << 26  # of the largest value over all steps: larger images are not shown step by step
+LEAST, MOST = 0.1, 60  # lowest score on the page, and most boxes per image
 SIDE, QUALITY = 640, 80  # pixels of a picture's longer side, and its JPEG quality
-SCENE_BYTES = 1_000_000  # room on the page for all of them
+SCENE_BYTES = 1_000_000  # room on the page for all scenes
 
 
 @dataclass(frozen=True)
 class Detected:
-    """mAP of the analog detector and of the one with each body, and what they find: samples of every T, with boxes."""
+    """mAP of the analog detector and of the one with each body, and their findings: samples of every T, with boxes."""
 
     data: str
     analog: Precision
@@ -52,7 +53,7 @@ def look_at_detector(
     spiking: Mapping[int, Precision],
     progress: Progress | None = None,
 ) -> Measured:
-    """Run the detector with the bodies of `source` on some images of `data`; their precision is known already."""
+    """Run the detector with the bodies of `source` on some images of `data`; their precision is already known."""
     shown = list(islice(readable_images(data, {}), LOOKED_AT))
     images = [scaled(detector, image) for _, image in shown]
     graph = ann_of(source, body_of(detector), images[0].unsqueeze(0))
@@ -60,7 +61,7 @@ def look_at_detector(
     fitting = {T: network for T, network in source.networks.items() if T not in large}
     note = (
         f"The images are too large to follow every spike of {source.name} at T = {', '.join(map(str, large))}: errors "
-        f"there are those of its calibration."
+        f"there are those of calibration."
     )
     found = {
         T: samples(detector, with_body(detector, network), [image for _, image in shown[:SCENES]], stops(T))
@@ -85,12 +86,12 @@ def stops(T: int) -> list[int]:
 
 
 def _fits(network: SpikingNetwork, image: Tensor) -> bool:
-    """Whether all steps of an image can be held at once, as looking at every spike needs it."""
-    return steps_per_call(shapes_of(network.graph, (image.unsqueeze(0),)), 1) >= network.T
+    """Whether all steps of an image fit into memory at once, to look at every spike."""
+    return largest_value(shapes_of(network.graph, (image.unsqueeze(0),))) * network.T <= HELD_FLOATS
 
 
 def _card(source: Source, detector: nn.Module) -> Card:
-    """What turns an image of the body into a picture again."""
+    """The function that turns an input of the body back into a picture."""
     transform: Any = getattr(detector, "transform", None)
     if not hasattr(transform, "image_mean"):
         return Card(name=source.model)
@@ -101,7 +102,7 @@ def _card(source: Source, detector: nn.Module) -> Card:
 
 
 def put_scenes(seen: Sequence[Detected | None], networks: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Enter what was found into the networks' facts, as many images as there is room for; gives what they share."""
+    """Enter the findings into the networks' facts, for as many images as there is room; returns what they share."""
     if not any(seen):
         return None
     for count in range(SCENES, 0, -1):

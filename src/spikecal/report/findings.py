@@ -1,4 +1,4 @@
-"""What looks wrong, and what to do about each of it."""
+"""What looks wrong, and what to do about it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
@@ -13,11 +13,11 @@ from spikecal.report.words import Facts, behind, percent, points, quality, steps
 SATURATED = 0.05  # share of neurons that fire at every step, of a layer
 DEAD, MOSTLY = 0.99, 0.5  # share of neurons that fire for no image
 GAP = 5.0  # percentage points behind the ANN
-FEW = 4  # times fewer calibration images than the method has
+FEW = 4  # times fewer calibration images than the method uses
 FEW_TESTED = 100
-WORSE = 1.05  # how much a calibrator may raise a layer's error before it is said
-NOTHING = 1e-6  # a relative error that is rounding
-PLACES, NAMED = 8, 4  # layers and networks that are named
+WORSE = 1.05  # how much a calibrator may raise a layer's error without a note
+NOTHING = 1e-6  # a relative error that is just rounding
+PLACES, NAMED = 8, 4  # most layers and networks that are listed
 PLURAL = {"bias": "biases", "temporal bias": "temporal biases", "potential": "potentials", "threshold": "thresholds"}
 
 Finding = dict[str, Any]
@@ -25,7 +25,7 @@ Place = tuple[Facts, dict[str, Any]]  # a network and a layer of it
 
 
 def findings(sources: Sequence[Source], networks: Sequence[Facts], near: float) -> list[Finding]:
-    """Warnings, then notes; each with `title`, `text`, `todo` and the `places` to look at."""
+    """Warnings, then notes; each with `title`, `text`, `todo` and the `places` concerned."""
     originals = sorted({n["original"] for n in networks})
     found: list[Finding | None] = [
         _dead(sources, networks),
@@ -50,7 +50,7 @@ def _finding(level: str, title: str, text: str, todo: str, places: Iterable[Plac
 
 
 def _where(networks: Sequence[Facts], holds: Callable[[dict[str, Any]], bool]) -> list[Place]:
-    """Layers of which it holds; of several networks the ones with the most steps first."""
+    """Layers for which the test holds; of several networks, those with the most steps first."""
     order = sorted(networks, key=lambda n: -n["T"])
     return [(n, row) for n in order for row in n["layers"] if row["kind"] != "joint" and holds(row)]
 
@@ -83,20 +83,22 @@ def _dead(sources: Sequence[Source], networks: Sequence[Facts]) -> Finding | Non
     alike = all((n["source"], row["name"]) in silent for n, row in places)
     if alike:
         todo = (
-            "The original is silent there too on the calibration images, so conversion lost nothing: the layer "
-            "can be pruned, or the calibration images are not of the kind that excite it."
+            "The original is also silent there on the calibration images, so conversion lost nothing: the layer "
+            "can be pruned, or the calibration images are not of the kind that excites it."
         )
     else:
         todo = (
-            "Convert with more steps, or with --rounding potential, which lets neurons fire earlier; look whether the "
-            "images are normalised as the network was trained."
+            "Convert with more steps, or with --rounding potential, which lets neurons fire earlier; check that the "
+            "images are normalised as in training."
         )
     never = "never" if all(_share(row, "dead") == 1 for _, row in places) else "hardly ever"
     title = f"{_layers(places)} {never} fire{'s' if _layers(places) == '1 layer' else ''}"
     least = min(_share(row, "dead") for _, row in places)
-    text = "No neuron there fires for any image, so nothing of these layers reaches those after them."
+    text = "No neuron there fires for any image, so these layers pass on nothing."
     if least < 1:
-        text = f"At least {percent(least)} of the neurons there fire for no image: hardly anything goes on from there."
+        text = (
+            f"At least {percent(least)} of the neurons there fire for no image: these layers pass on hardly anything."
+        )
     return _finding("warning", title, text, todo, places)
 
 
@@ -105,8 +107,8 @@ def _mostly_dead(networks: Sequence[Facts]) -> Finding | None:
     if not places:
         return None
     worst = max(_share(row, "dead") for _, row in places)
-    text = f"Up to {percent(worst, 0)} of a layer's neurons fire for none of the images it was looked at with."
-    todo = "More steps bring weak neurons to fire. If the original is as silent there, nothing is lost."
+    text = f"Up to {percent(worst, 0)} of a layer's neurons fire for none of the images."
+    todo = "With more steps, weak neurons fire as well. If the original is equally silent there, nothing is lost."
     return _finding("note", f"Most neurons are silent in {_layers(places)}", text, todo, places)
 
 
@@ -116,15 +118,15 @@ def _saturated(sources: Sequence[Source], networks: Sequence[Facts]) -> Finding 
         return None
     worst = max(_share(row, "saturated") for _, row in places)
     text = (
-        f"Up to {percent(worst)} of a layer's neurons fire at every step; they could not say it if they were to say "
-        f"more. Above {percent(SATURATED, 0)} that costs accuracy."
+        f"Up to {percent(worst)} of a layer's neurons fire at every step and cannot signal larger "
+        f"values. Above {percent(SATURATED, 0)}, that costs accuracy."
     )
     todo = f"{_higher(sources[n['source']] for n, _ in places)}onvert with more steps."
     return _finding("warning", f"Saturated neurons in {_layers(places)}", text, todo, places)
 
 
 def _higher(sources: Iterable[Source]) -> str:
-    """How to raise thresholds, as far as it was not done; nothing where they are the highest already."""
+    """How to raise thresholds, if that was not done; empty if they are already the highest."""
     made = [source.pipeline.threshold for source in sources if source.pipeline is not None]
     ways = []
     if not made or not all(isinstance(threshold, MaxAct) for threshold in made):
@@ -136,13 +138,13 @@ def _higher(sources: Iterable[Source]) -> str:
 
 
 def _few_images(sources: Sequence[Source]) -> Finding | None:
-    few = []  # share of what the method has, number, of what
+    few = []  # share of what the method uses, number, of what
     for source in sources:
         if source.calibration_images is None or source.pipeline is None:
             continue
         parts = [("thresholds", MMSE().images, source.pipeline.threshold.images)]
         parts += [(PLURAL.get(c.label, c.label), type(c).images, c.images) for c in source.pipeline.calibrators]
-        if source.detector:  # whose images are large: the method has fewer of them, for every part
+        if source.detector:  # whose images are large: the method uses fewer, for every part
             parts = [(part, min(whole, DETECTOR_IMAGES), asked) for part, whole, asked in parts]
         for part, whole, asked in parts:
             count = min(asked, source.calibration_images)
@@ -154,25 +156,25 @@ def _few_images(sources: Sequence[Source]) -> Finding | None:
     return _finding(
         "warning",
         "Few calibration images",
-        f"For {what} there {'was 1 image' if count == 1 else f'were {count:,} images'}, and the method has {whole:,}. "
-        f"So few miss what is rare, such as large activations.",
+        f"For {what} there {'was 1 image' if count == 1 else f'were {count:,} images'}, but the method uses {whole:,}. "
+        f"So few miss rare values such as large activations.",
         "Convert again with more images of the kind the network will see; they need no labels.",
     )
 
 
 def _gap(networks: Sequence[Facts], near: float) -> Finding | None:
-    """Of networks of one original: one of another is no remedy."""
+    """The best network with the same source model: others are no remedy."""
     far = [n for n in networks if (gap := behind(n)) is not None and gap > GAP / 100]
     if not far:
         return None
     worst = max(far, key=lambda n: behind(n) or 0)
     close = [n for n in networks if (gap := behind(n)) is not None and gap <= near / 100 + 1e-9]
     names = _named(far, networks)
-    text = f"{names}: up to {points(behind(worst) or 0)} fewer right answers than the original."
+    text = f"{names}: up to {points(behind(worst) or 0)} fewer correct answers than the original."
     if worst.get("measure") == MAP.key:
         text = f"{names}: mAP is up to {points(behind(worst) or 0)} below the original's."
     elif worst["score"] is None:
-        text = f"{names}: up to {points(behind(worst) or 0)} of the answers are not the original's."
+        text = f"{names}: up to {points(behind(worst) or 0)} of the answers differ from the original's."
     if close:
         best = min(close, key=lambda n: (n["T"], -(quality(n) or 0)))
         todo = f"Use {best['label']}, which is within {near:g} point of it, or convert with --pipeline acp."
@@ -192,7 +194,7 @@ def _worse(networks: Sequence[Facts]) -> Finding | None:
     places = [(n, row) for n in order for row in n["layers"] if raised(row)]
     if not places:
         return None
-    text = "A calibrator left the layer with a larger error than it had before; later layers may make up for it."
+    text = "A calibrator increased the error of the layer; later layers may make up for it."
     todo = "Give that calibrator more images, or compare with another pipeline on held-out images."
     return _finding("note", f"Calibration raised the error of {_layers(places)}", text, todo, places)
 
@@ -203,8 +205,8 @@ def _remarks(networks: Sequence[Facts]) -> Finding | None:
     if not places:
         return None
     text = f"{places[0][1]['name']}: {places[0][1]['notes'][0]}."
-    todo = "Nothing has to be done. The opened rows of these layers say it for each."
-    return _finding("note", f"Remarks of the calibration on {_layers(places)}", text, todo, places)
+    todo = "Nothing to do. Open the rows of these layers for details."
+    return _finding("note", f"Remarks by calibration on {_layers(places)}", text, todo, places)
 
 
 def _energy(networks: Sequence[Facts]) -> Finding | None:
@@ -213,16 +215,18 @@ def _energy(networks: Sequence[Facts]) -> Finding | None:
         return None
     even = min((n["break_even"] for n in dear if n["break_even"] is not None), default=None)
     names = _named(dear, networks)
-    text = f"{names}: by counted operations it costs more energy than the original."
+    text = f"{names}: costs more energy than the original, by counted operations."
     if even is not None and even >= 1:
-        text += f" Both cost the same at about {steps(round(even))} of such firing."
+        text += f" At these firing rates, both cost the same at about {steps(round(even))}."
     read = [(n, row) for n in dear for row in n["layers"] if row.get("analog")]
     if sum(_share(row, "energy") for n, row in read if n is dear[0]) >= 0.5:  # fewer steps would help little
-        todo = "Convert with --joints signed: most of it goes to layers that multiply currents at every step."
+        todo = "Convert with --joints signed: most energy goes to layers that multiply currents at every step."
         return _finding("warning", "No energy is saved", text, todo, read)
     todo = "Use fewer steps, or stop as soon as the answer is stable."
     if even is not None and even < 1:
-        todo = "Fewer steps do not help: one step of spikes costs more than the layers that read them in the original."
+        todo = (
+            "Fewer steps do not help: one step of spikes costs more than the layers that read it cost in the original."
+        )
     return _finding("warning", "No energy is saved", text, todo)
 
 
@@ -232,7 +236,7 @@ def _analog(networks: Sequence[Facts]) -> Finding | None:
     if not places:
         return None
     text = (
-        "They read linear values as currents that change from step to step: they cost all their multiply-adds at "
+        "They read linear values as currents that change from step to step, so they cost all their multiply-adds at "
         "every step, and a chip that sends spikes cannot run them."
     )
     todo = "Convert with --joints signed, which sends these values as spikes of signed neurons."
@@ -244,14 +248,14 @@ def _few_tested(networks: Sequence[Facts]) -> Finding | None:
     if not few:
         return None
     count = min(n["images"] for n in few)
-    text = f"Accuracy was measured on {count:,} images: one more or less right is {points(1 / count)}."
+    text = f"Accuracy was measured on {count:,} images: a single answer is worth {points(1 / count)}."
     if all(n.get("measure") == MAP.key for n in few):
-        text = f"mAP was measured on {count:,} images, and a difference of a point may be chance."
-    return _finding("note", "Few test images", text, "Give more with --images, or another set with --data.")
+        text = f"mAP was measured on {count:,} images: a difference of a point may be chance."
+    return _finding("note", "Few test images", text, "Give more with --images, or another dataset with --data.")
 
 
 def _seen(networks: Sequence[Facts]) -> Finding | None:
     if not any(n["split"] == "calibration" for n in networks):
         return None
-    text = "The set has no images of its own to test on, so accuracy was measured on those that calibration saw."
+    text = "The dataset has no test images, so accuracy was measured on images that calibration saw."
     return _finding("note", "Measured on calibration images", text, "Give held-out images with --data.")

@@ -1,4 +1,4 @@
-"""The network as the page draws it: stages from left to right by depth, and what flows between them."""
+"""The network as drawn on the page: stages from left to right by depth, and edges between them."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ POOLS = {AvgPool: "average pool", AdaptiveAvgPool: "average pool", Reduce: "aver
 
 
 def drawn_graph(network: SpikingNetwork) -> dict[str, Any]:
-    """Nodes with their column (longest way from an input) and lane in it, and edges as pairs of node numbers.
+    """Nodes with their column (longest path from an input) and lane, and edges as pairs of node numbers.
 
     Inputs come first, then the stages in running order: stage i is node `inputs + i`.
     """

@@ -1,4 +1,4 @@
-"""The layers of a network as rows: what calibration recorded, and what test images showed."""
+"""The layers of a network as rows: records of calibration, and measurements on test images."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,20 +17,20 @@ from spikecal.report.source import Source
 
 PARTS = ("input", "flooring", "clipping", "unevenness", "weights")
 BARS = 64  # bars of a histogram at most
-CHANNELS = (96, 32, 0)  # channels of a layer whose rates the page has, most welcome first
-ROW_BYTES, CHANNEL_BYTES = 520, 13  # what a row and one of its channels are on the page, about
+CHANNELS = (96, 32, 0)  # channels per layer whose rates the page shows, in order of preference
+ROW_BYTES, CHANNEL_BYTES = 520, 13  # approximate size of a row and of one of its channels on the page
 DEAD_LISTED = 12
 
 
 def channels_within(rows: int, budget: int) -> int:
-    """How many channels of each of `rows` layers there is room for."""
+    """How many channels per layer there is room for, with `rows` layers."""
     return next((n for n in CHANNELS if rows * (ROW_BYTES + n * CHANNEL_BYTES) <= budget), 0)
 
 
 def layer_rows(
     source: Source, T: int, errors: NetworkErrors | None, against_ann: bool, energy: Energy | None, channels: int
 ) -> list[dict[str, Any]]:
-    """One row a stage, in running order. What is measured on test images goes before what calibration recorded."""
+    """One row per stage, in running order. Measurements on test images take precedence over records of calibration."""
     records: dict[str, list[StageRecord]] = {}
     for record in source.records:
         if record.T == T:
@@ -61,7 +61,7 @@ def _recorded(records: Sequence[StageRecord]) -> dict[str, Any]:
         return {}
     last = records[-1]
     steps = [list(records[0].errors[0])] if records[0].errors else []
-    for record in records:  # what comes "before" a second sweep is what the first one left
+    for record in records:  # "before" a second sweep means after the first one
         steps += [list(error) for error in record.errors[1:]]
     facts: dict[str, Any] = {"rate": last.rate, "saturated": last.saturated, "dead": last.dead}
     if steps:
@@ -82,13 +82,13 @@ def _measured(layer: LayerErrors, against_ann: bool, channels: int) -> dict[str,
     if against_ann:
         facts["error"] = layer.share()
         facts["parts"] = [[name, layer.share(name)] for name in PARTS]
-        if layer.threshold is None:  # without neurons, what is local is what calibration changed
+        if layer.threshold is None:  # without neurons, the local error is what calibration changed
             facts["parts"] = [["input", layer.share("input")], ["calibration", layer.share("local")]]
     return facts
 
 
 def _channels(rate: Tensor, room: int) -> dict[str, Any]:
-    """Rates of the channels, highest first; of many, some at even distances."""
+    """Rates of the channels, highest first; if there are many, an evenly spaced selection."""
     order = rate.argsort(descending=True, stable=True)
     chosen = order
     if len(order) > room:
@@ -114,7 +114,7 @@ def _costs(energy: Energy | None) -> dict[str, float]:
 
 
 def histogram_bars(histograms: Mapping[str, Histogram]) -> dict[str, Any]:
-    """Of every layer the ANN's activations on the calibration images, in at most `BARS` bars up to the maximum."""
+    """The ANN's activations of every layer on the calibration images, in at most `BARS` bars up to the maximum."""
     return {name: bars for name, histogram in histograms.items() if (bars := _bars(histogram)) is not None}
 
 

@@ -1,4 +1,4 @@
-"""What a report measures of networks besides their accuracy: errors of layers, and some images to follow."""
+"""What a report measures of networks besides accuracy: errors of layers, and some images to follow."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,15 +24,15 @@ from spikecal.snn.network import SpikingNetwork
 if TYPE_CHECKING:
     from spikecal.report.detections import Detected
 
-CANDIDATES = 64  # images that the ones to follow are chosen from
-ENERGY_IMAGES = 16  # where the network gives no classes, and is not evaluated
+CANDIDATES = 64  # images from which those to follow are chosen
+ENERGY_IMAGES = 16  # if the network gives no classes and is not evaluated
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Images as the network takes them, that the page follows; `labels` where known."""
+    """Normalised images that the page follows; `labels` if known."""
 
-    images: Tensor | Sequence[Tensor]  # one tensor where all are of one size
+    images: Tensor | Sequence[Tensor]  # one tensor if all are of one size
     labels: list[int] | None
     card: Card
     classes: tuple[str, ...]
@@ -40,16 +40,16 @@ class Samples:
 
 @dataclass(frozen=True)
 class Measured:
-    """What is known of the networks of a source from running them; all of it may be missing, and `notes` say why."""
+    """Measurements of the networks of a source; any may be missing, and `notes` say why."""
 
     summary: Summary | None = None
     energy: Mapping[int, Energy] = field(default_factory=dict)
     errors: Mapping[int, NetworkErrors] = field(default_factory=dict)
-    graph: Graph | None = None  # the ANN that errors are against; without it they mean nothing
+    graph: Graph | None = None  # the ANN that errors are relative to; without it they mean nothing
     samples: Samples | None = None
     answers: list[int] | None = None  # the ANN's to the samples
     classifies: bool = False
-    detected: "Detected | None" = None  # of a detector, in place of the summary
+    detected: "Detected | None" = None  # of a detector, instead of the summary
     notes: tuple[str, ...] = ()
 
     @property
@@ -58,7 +58,7 @@ class Measured:
 
 
 def first_images(data: Data, card: Card, strict: bool = False) -> tuple[Tensor, list[int] | None]:
-    """The first images of a set that can be read, as the network takes them, and their labels."""
+    """The first readable images of a dataset, normalised, and their labels."""
     unreadable: Unreadable = {}
     for images, indices in Prepared(data, card).batches(IMAGES, None if strict else unreadable):
         return images, None if data.labels is None else data.labels[indices].tolist()
@@ -76,18 +76,20 @@ def look(
     samples: Samples | None = None,
     progress: Progress | None = None,
 ) -> Measured:
-    """Run the networks of `source` on some images; `samples` are to be followed if they are of the same set."""
+    """Run the networks of `source` on some images; follow `samples` if they are of the same dataset."""
     images, labels = first_images(data, card, strict)
     images = _at_home(source.first, images)
     classifies = gives_classes(source.first, images)
     graph = ann_of(source, ann, images)
     notes = []
     if source.headless:
-        notes.append(f"{source.name} holds a spiking body without its analog head: it gives no answer")
+        notes.append(f"{source.name} holds a spiking body without its analog head, so it gives no answers")
     elif not classifies:
         notes.append(f"{source.name} does not give one row of classes: accuracy and answers are left out")
     if graph is None:
-        notes.append(f"{source.name} no longer holds its ANN (give it by --model): errors are those of its calibration")
+        notes.append(
+            f"{source.name} no longer holds its ANN (give it with --model): errors are those of its calibration"
+        )
     errors = {
         T: measure_errors(network.graph if graph is None else graph, network, images, count=IMAGES, progress=progress)
         for T, network in source.networks.items()
@@ -114,7 +116,7 @@ def look(
 
 
 def ann_of(source: Source, ann: nn.Module | Graph | None, images: Tensor) -> Graph | None:
-    """The ANN with the stages of the networks; None where it is neither given nor left in the file."""
+    """The ANN with the stages of the networks; None if it is neither given nor left in the file."""
     head = source.headless or source.first.head is not None
     if ann is None or (head and isinstance(ann, nn.Module) and not source.first.origin.keep):
         return source.ann
@@ -144,7 +146,7 @@ def _at_home(network: SpikingNetwork, images: Tensor) -> Tensor:
 
 
 def check_inputs(source: Source) -> None:
-    """Raise where images alone are not what the network takes."""
+    """Raise if the network needs more inputs than images."""
     count = len(source.first.graph.inputs())
     if count != 1:
-        raise DataError(f"{source.name} takes {count} inputs, and images are but one")
+        raise DataError(f"{source.name} takes {count} inputs, but images are only one")

@@ -1,4 +1,4 @@
-"""The content as one HTML page that needs nothing else: style, program and data are in it."""
+"""The content as one self-contained HTML page, with style, program and data."""
 
 import json
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 LIMIT = 5_000_000  # bytes
-SCRIPTS = ("dom", "chart", "details", "layers", "graph", "spikes", "detections", "main")  # in the order they are needed
+SCRIPTS = ("dom", "chart", "details", "layers", "graph", "spikes", "detections", "main")  # in order of dependency
 
 
 def render(content: Mapping[str, Any]) -> str:
-    """The whole page. What files say is escaped wherever it goes: a layer may have any name."""
+    """The whole page. Text from files is escaped everywhere: a layer may have any name."""
     content = _visible(content)
     Markup = package("markupsafe").Markup
     scripts = "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
@@ -32,14 +32,14 @@ def render(content: Mapping[str, Any]) -> str:
     size = len(page.encode(errors="backslashreplace"))
     if size > LIMIT:
         raise ConfigError(
-            f"{len(content['networks'])} networks make a page of {size / 1e6:.1f} MB, and {LIMIT / 1e6:.0f} MB is the "
-            f"most: give fewer files, or fewer of their networks with -T"
+            f"{len(content['networks'])} networks need {size / 1e6:.1f} MB, and a page has at most {LIMIT / 1e6:.0f}: "
+            f"give fewer files, or fewer of their networks with -T"
         )
     return page
 
 
 def _visible(content: Any) -> Any:
-    """The content with its texts as they are seen on a terminal: some characters turn round what stands beside them."""
+    """The content with safe texts, as on a terminal: some characters reverse the text beside them."""
     if isinstance(content, Mapping):
         return {_visible(key): _visible(part) for key, part in content.items()}
     if isinstance(content, list | tuple):
@@ -59,7 +59,7 @@ def _template() -> "Template":
 
 
 def embedded(content: Mapping[str, Any]) -> str:
-    """JSON that may stand in a script element: nothing in it can end that element or begin a comment."""
+    """JSON that is safe in a script element: nothing in it can end the element or begin a comment."""
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -1,4 +1,4 @@
-"""What a report is made of: the networks of one conversion and what is known of their making."""
+"""The sources of a report: the networks of one conversion, and how they were made."""
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,20 +30,20 @@ WHOLE_PARTS = ("counts", "exponent", "clipped")  # of a histogram
 
 @dataclass(frozen=True)
 class Source:
-    """Networks of one conversion, one a T. `headless`: their analog head is not in the file, only the spiking body."""
+    """Networks of one conversion, one per T. `headless`: the file has only the spiking body, not the analog head."""
 
     name: str
     networks: Mapping[int, SpikingNetwork]
     records: list[StageRecord]
-    histograms: Mapping[str, Histogram]  # all channels of a layer as one
+    histograms: Mapping[str, Histogram]  # with all channels of a layer merged
     timings: Timings
     pipeline: Pipeline | None = None
     card: Card | None = None
     calibration_images: int | None = None
-    measured: Mapping[str, Any] | None = None  # what was measured when it was converted
+    measured: Mapping[str, Any] | None = None  # measurements at conversion
     headless: bool = False
-    distilled: bool = False  # what it was calibrated on was made from the network
-    detector: bool = False  # the body of a detector, whose pyramid and heads are analog and elsewhere
+    distilled: bool = False  # calibrated on images made from the network
+    detector: bool = False  # the body of a detector, without its analog pyramid and heads
 
     @property
     def first(self) -> SpikingNetwork:
@@ -61,7 +61,7 @@ class Source:
 
     @property
     def optimised(self) -> bool | None:
-        """Whether weights were calibrated, which is a training of its own; None where that is not known."""
+        """Whether weights were calibrated, which is a kind of training; None if unknown."""
         if self.pipeline is None:
             return None
         return self.pipeline.learns
@@ -73,7 +73,7 @@ class Source:
 
     @property
     def ann(self) -> Graph | None:
-        """The original, where the networks still have it."""
+        """The original, if the networks still contain it."""
         return original(self.first, None if self.pipeline is None else self.pipeline.to_dict())
 
     def timing(self, T: int) -> Timing:
@@ -81,14 +81,14 @@ class Source:
         return timing(self.networks[T])
 
     def conversion_seconds(self, T: int) -> float | None:
-        """What a conversion for this T alone takes, where the timings are known."""
+        """The time of a conversion for this T alone, if known."""
         return self.timings.alone().get(T)
 
 
 def originals_of(sources: Sequence[Source]) -> list[int]:
-    """A number for the original of each source, counted from the first one's 0.
+    """A number for the source model of each source, starting with 0 for the first.
 
-    The same: the name, the operations, and where both still have them the weights.
+    Source models are the same if name, operations and, if both still have them, weights agree.
     """
     groups: list[list[Source]] = []
     found = []
@@ -104,14 +104,14 @@ def originals_of(sources: Sequence[Source]) -> list[int]:
 def _alike(one: Source, two: Source) -> bool:
     if one.card is not None and two.card is not None and one.card.name != two.card.name:
         return False
-    if describe(one.first.graph) != describe(two.first.graph):  # one with a kept head is a part of the other
+    if describe(one.first.graph) != describe(two.first.graph):  # one with a kept head is part of the other
         return one.kept != two.kept and one.card is not None and two.card is not None
     changed = any(source.optimised in (True, None) for source in (one, two))
     return changed or same_weights(one.first.graph, two.first.graph)
 
 
 def from_result(name: str, result: Result) -> Source:
-    """What a conversion that has just ended gave."""
+    """From the result of a conversion that has just ended."""
     return Source(
         name=name,
         networks=result.networks,
@@ -130,19 +130,19 @@ def from_result(name: str, result: Result) -> Source:
 def from_file(
     path: Path, steps: Collection[int] = (), neurons: Sequence[str] = (), device: str | None = None
 ) -> Source:
-    """What a file carries, all of its T or those in `steps`. A body without its head is taken as it is."""
+    """From a file, with all of its T or those in `steps`. A body is used without its head."""
     reader = Reader(path, neurons)
     there = reader.steps()
     for T in steps:
         if T not in there:
-            raise FileError(f"{path} has no network for T={T}; it has T={', '.join(map(str, there))}")
+            raise FileError(f"{path} has no network for T={T}: choose from T={', '.join(map(str, there))}")
     home = device_of(device) or CPU
     networks = {T: reader.network(T, None).to(home) for T in sorted(steps or there)}
     origin = reader.origin()
     plans = list(origin.pipelines.values())
     try:
         for network in networks.values():
-            timing(network)  # raises where what it says of the search makes no sense
+            timing(network)  # raises if its record of the search is invalid
         return Source(
             name=path.name,
             networks=networks,
@@ -158,9 +158,7 @@ def from_file(
             detector=origin.detector is not None,
         )
     except (ConfigError, ValueError, OverflowError, TypeError, KeyError, AttributeError) as error:
-        raise FileError(
-            f"{path}: what it says of its making makes no sense: {error or type(error).__name__}"
-        ) from error
+        raise FileError(f"{path}: its record of how it was made is invalid: {error or type(error).__name__}") from error
 
 
 def _optional(kind: Callable[[Any], Any], value: Any) -> Any:
@@ -168,7 +166,7 @@ def _optional(kind: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _record(entry: Mapping[str, Any]) -> StageRecord:
-    """A record as `settings_of` wrote it, every value of the type it should have."""
+    """A record as written by `settings_of`, with every value checked for its type."""
     return StageRecord(
         T=int(entry["T"]),
         sweep=int(entry["sweep"]),
@@ -185,10 +183,10 @@ def _record(entry: Mapping[str, Any]) -> StageRecord:
 
 
 def measured_of(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """What `Summary.measured` wrote, or `measured_precision`, likewise."""
+    """Measurements as written by `Summary.measured` or `measured_precision`, likewise."""
     measure = entry.get("measure", ACCURACY.key)
     if measure not in MEASURES:
-        raise ValueError(f"{str(measure)[:20]!r} is not something that is measured")
+        raise ValueError(f"{str(measure)[:20]!r} is not a known measure")
     return {
         "measure": measure,
         "data": str(entry["data"]),
@@ -239,7 +237,7 @@ def _histograms(tensors: Mapping[str, Tensor]) -> dict[str, Histogram]:
 
 
 def _is_histogram(parts: Mapping[str, Tensor]) -> bool:
-    """Whether these can be drawn: a file may hold anything under their names."""
+    """Whether these histograms can be drawn: a file may hold anything under their names."""
     shapes = {"counts": (1, BINS + 1), "exponent": (1,), "maximum": (1,), "clipped": (1,)}
     if any(name not in parts or tuple(parts[name].shape) != shape for name, shape in shapes.items()):
         return False

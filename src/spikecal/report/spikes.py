@@ -17,7 +17,7 @@ from spikecal.graph.stages import Stage
 from spikecal.snn.execute import Want, shapes_of
 from spikecal.snn.network import SpikingNetwork
 
-CLASSES = 10  # that are shown of an image
+CLASSES = 10  # shown per image
 THUMBNAIL = 96  # pixels of the longer side
 LEVELS = 15  # of a cell of a map, which takes half a byte
 CLASS_BYTES = 9  # of one class at one step, as JSON
@@ -26,14 +26,14 @@ BASE64 = 4 / 3
 
 @dataclass(frozen=True)
 class Plan:
-    """What the page shows: how many images, neurons of a layer, and positions a side of a map (0: no maps)."""
+    """What the page shows: how many images, neurons per layer, and positions per side of a map (0: no maps)."""
 
     images: int
     neurons: int
     grid: int
 
     def bytes(self, T: int, layers: Sequence[Sequence[int]]) -> float:
-        """About how much a network takes; `layers` are the shapes of what its neurons emit, `[1, ...]`."""
+        """The approximate size of a network; `layers` are the shapes of its neurons' outputs, `[1, ...]`."""
         packed = 0.0
         for shape in layers:
             count = int(np.prod(shape[1:]))
@@ -50,19 +50,19 @@ LADDER = (
 
 
 def plan_within(networks: Sequence[tuple[int, Sequence[Sequence[int]]]], budget: float) -> Plan | None:
-    """The richest plan that all networks (T, shapes of layers) together have room for."""
+    """The richest plan with room for all networks (T, shapes of layers) together."""
     return next((plan for plan in LADDER if sum(plan.bytes(T, shapes) for T, shapes in networks) <= budget), None)
 
 
 def neuron_shapes(network: SpikingNetwork, image: Tensor) -> list[tuple[int, ...]]:
-    """Shapes of what the layers of neurons emit for one image `[1, ...]`."""
+    """Shapes of the outputs of layers of neurons for one image `[1, ...]`."""
     shapes = shapes_of(network.graph, (image,))
     return [tuple(shapes[stage.name]) for stage in network.stages if stage.spiking]
 
 
 @torch.no_grad()
 def spikes_over_time(network: SpikingNetwork, image: Tensor) -> Iterator[tuple[Stage, Tensor]]:
-    """Every layer of neurons and which of them fire when: booleans `[T, ...]` for one image `[1, ...]`."""
+    """For every layer of neurons, which of them fire when: booleans `[T, ...]` for one image `[1, ...]`."""
     inputs, course = network.input_values((image,)), network.course((image,))
     for stage, emission in course.advance(inputs, network.windows.end, last=True, want=Want.VALUE | Want.LEVELS):
         if emission.levels is not None:
@@ -86,7 +86,7 @@ def trace(network: SpikingNetwork, image: Tensor, plan: Plan) -> dict[str, Any]:
 
 
 def _raster(flat: Tensor, neurons: int) -> dict[str, Any]:
-    """`neurons` of `[T, n]` at even distances; a row a neuron, a bit a step, the first in the highest bit."""
+    """`neurons` of `[T, n]`, evenly spaced; one row per neuron, one bit per step, the first in the highest bit."""
     count = flat.shape[1]
     shown = min(neurons, count)
     index = (torch.arange(shown) * 2 + 1) * count // (2 * shown)
@@ -95,7 +95,7 @@ def _raster(flat: Tensor, neurons: int) -> dict[str, Any]:
 
 
 def _map(fired: Tensor, grid: int) -> dict[str, Any]:
-    """The share of channels that fire around each position: `[T, C, H, W]` to half bytes, a step after the other."""
+    """The share of channels that fire around each position: `[T, C, H, W]` to half bytes, step by step."""
     share = fired.float().mean(1, keepdim=True)
     height, width = min(grid, share.shape[2]), min(grid, share.shape[3])
     cells = _levels(F.adaptive_avg_pool2d(share, (height, width)), LEVELS).reshape(len(share), -1)
@@ -105,7 +105,7 @@ def _map(fired: Tensor, grid: int) -> dict[str, Any]:
 
 
 def _levels(share: Tensor, levels: int) -> np.ndarray:
-    """Shares in 0..1 as their square roots in whole levels: few spikes are the rule, and should be seen."""
+    """The square roots of shares in 0..1 as integer levels, so that the usual few spikes are visible."""
     return (share.sqrt() * levels).round().to(torch.uint8).cpu().numpy()
 
 
@@ -114,7 +114,7 @@ def packed(values: np.ndarray) -> str:
 
 
 def outputs_over_time(outputs: Tensor, wanted: Sequence[int | None]) -> dict[str, Any]:
-    """The answer after every step, and the running means `[T, classes]` of the classes worth looking at.
+    """The answer after every step, and the running means `[T, classes]` of the interesting classes.
 
     These are the `wanted` ones, those that were the answer at some step, and the largest at the end.
     """
@@ -127,7 +127,7 @@ def outputs_over_time(outputs: Tensor, wanted: Sequence[int | None]) -> dict[str
 
 
 def thumbnail(image: Tensor, card: Card) -> str | None:
-    """What the network sees `[C, H, W]` as a picture, a PNG in a data URI; None for what is no picture."""
+    """The network's input `[C, H, W]` as a PNG in a data URI; None if it is not a picture."""
     if image.ndim != 3:
         return None
     pixels = image.detach().float().cpu()
@@ -152,7 +152,7 @@ def data_uri(kind: str, content: bytes) -> str:
 
 
 def choose_samples(answers: Sequence[int], expected: Sequence[int] | None, count: int) -> list[int]:
-    """Which images to show: a quarter where the answer is not the expected one, the rest of many classes."""
+    """Which images to show: a quarter with unexpected answers, the rest from many classes."""
     if expected is None:
         expected = answers
     wrong = [i for i, (a, b) in enumerate(zip(answers, expected, strict=True)) if a != b]

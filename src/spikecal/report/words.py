@@ -1,4 +1,4 @@
-"""The summary in words that a manager reads."""
+"""The summary in words for a manager."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ Facts = Mapping[str, Any]
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """`91.3 %`; a share that is not 0 or 1 is not said to be."""
+    """`91.3 %`; shares are never rounded to 0 or 1."""
     text = f"{100 * share:.{digits}f}"
     if 0 < share < 1 and float(text) in (0.0, 100.0):
         text = f"{100 * share:.{digits + 2}f}"
@@ -32,7 +32,7 @@ def points(share: float) -> str:
 
 
 def sentences(facts: Facts, several: bool) -> list[str]:
-    """What is to be said of one network, the most important thing first."""
+    """The sentences about one network, the most important first."""
     what = "detector with a spiking body" if facts["measure"] == MAP.key else "spiking network"
     subject = f"At {steps(facts['T'])} the {what}"
     if several and facts["source_name"]:
@@ -45,19 +45,19 @@ def _score(facts: Facts, subject: str) -> str:
     images = "" if facts["images"] is None else f"{facts['images']:,} {facts['split']} images"
     then = " (measured when it was converted)" if facts["origin"] == "file" else ""
     if score is not None and facts["measure"] == MAP.key:
-        half = "" if facts["map50"] is None else f" ({percent(facts['map50'])} at an overlap of 0.5)"
+        half = "" if facts["map50"] is None else f" ({percent(facts['map50'])} at IoU 0.5)"
         text = f"{subject} has a mAP of {percent(score)}{half} on {images}{then}"
         return text + (f"; the original has {percent(ann)}." if ann is not None else ".")
     if score is not None:
         text = f"{subject} is right on {percent(score)} of {images}{then}"
         return text + (f"; the original is right on {percent(ann)}." if ann is not None else ".")
     if agreement is not None:
-        return f"{subject} gives the original's answer for {percent(agreement)} of {images}{then}; they have no labels."
-    return f"{subject} has not been measured: how often it is right is not known."
+        return f"{subject} agrees with the original on {percent(agreement)} of {images}{then}; they have no labels."
+    return f"{subject} has not been measured: its accuracy is unknown."
 
 
 def _time(facts: Facts) -> str:
-    """What waiting costs, or why no layer waits where that was asked for."""
+    """The cost of waiting, or why no layer waits despite the request."""
     if facts["waiting"]:
         count = facts["waiting"]
         layers = "1 of its layers waits" if count == 1 else f"{count} of its layers wait"
@@ -89,7 +89,7 @@ def _conversion(facts: Facts) -> str:
 
 
 def headline(networks: Sequence[Facts], near: float) -> Facts:
-    """The network to speak of first: the fewest steps within `near` points of the original, else the best answer."""
+    """The network to describe first: the fewest steps within `near` points of the original, else the most accurate."""
     known = [n for n in networks if quality(n) is not None]
     if not known:
         return max(networks, key=lambda n: n["T"])
@@ -100,13 +100,13 @@ def headline(networks: Sequence[Facts], near: float) -> Facts:
 
 
 def quality(facts: Facts) -> float | None:
-    """How often it is right, or where there are no labels, how often it says what the original says."""
+    """Its accuracy, or without labels, its agreement with the original."""
     found: float | None = facts["score"] if facts["score"] is not None else facts["agreement"]
     return found
 
 
 def behind(facts: Facts) -> float | None:
-    """How much less often it is right than the original; None where that is not known."""
+    """How much less accurate it is than the original; None if unknown."""
     if facts["score"] is not None:
         return None if facts["ann"] is None else float(facts["ann"] - facts["score"])
     return None if facts["agreement"] is None else 1 - float(facts["agreement"])

@@ -1,1 +1,1 @@
-"""The paper's tables: what each is made of, its cells, and the pages they end in."""
+"""The paper's tables: their rows, their cells, and their pages."""

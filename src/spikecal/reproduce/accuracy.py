@@ -1,11 +1,12 @@
-"""One number of a table of classifiers: the accuracy of an ANN or of a network converted from it."""
+"""One figure of a table of classifiers: the accuracy of an ANN or of a network converted from it."""
 
 import json
 import statistics
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spikecal.data.prepare import Loader
+from spikecal.data.prepare import Loader, PreparedPairs
 from spikecal.data.sources import subset
 from spikecal.evaluation import accuracy, evaluate
 from spikecal.files import write_whole
@@ -18,11 +19,11 @@ from spikecal.snn.network import SpikingNetwork
 if TYPE_CHECKING:
     from spikecal.reproduce.classifiers import Classifier
 
-BATCH, BATCH_OUTPUTS = 250, 20_000  # test images a call, and images × steps: outputs of all steps are kept
+BATCH, BATCH_OUTPUTS = 250, 20_000  # test images per call, and images × steps: outputs of all steps are kept
 
 
 def ann_accuracy(cell: Cell, subject: "Classifier", progress: Progress) -> dict[str, Any]:
-    """Of the network as it was given."""
+    """The accuracy of the original network."""
     loader = _test(cell, subject, BATCH)
     share = accuracy(subject.network, loader, progress)
     return {"score": share, "images": cell.images - len(loader.unreadable)}
@@ -31,13 +32,14 @@ def ann_accuracy(cell: Cell, subject: "Classifier", progress: Progress) -> dict[
 def snn_accuracy(
     cell: Cell, subject: "Classifier", work: Path | None, progress: Progress, memory: int | None
 ) -> dict[str, Any]:
-    """Of the network that a conversion makes of it."""
+    """The accuracy of the converted network."""
     assert cell.pipeline is not None
-    images, unreadable = subject.calibration(cell.pipeline.fixed.images, cell.seed, cell.source)
+    pipeline = cell.pipeline.fixed
+    images, unreadable = subject.calibration(pipeline.images, cell.seed, cell.source)
     made = cell.way.make(
         Order(
             model=subject.network,
-            images=images,
+            images=PreparedPairs(images.data, images.card) if pipeline.needs_labels else images,
             plan=cell.pipeline,
             T=cell.T,
             seed=cell.seed,
@@ -56,6 +58,7 @@ def snn_accuracy(
         "spikes": found.spikes / found.images,
         "latency": made.snn.latency,
         **({} if made.kept is None else {"kept": made.kept}),
+        **({"curve": [right / found.images for right in found.rights]} if cell.way.anytime else {}),
         "notes": [f"{record.stage}: {note}" for record in made.records for note in record.notes],
     }
     left_out = len(unreadable) + cell.images - found.images
@@ -67,7 +70,7 @@ def _test(cell: Cell, subject: "Classifier", batch: int) -> Loader:
 
 
 class _Tested(NamedTuple):
-    """Sums so far: right answers after the last step, images, mean firing rates, shares of the ANN's energy, spikes."""
+    """Sums so far: correct answers after the last step, images, mean rates, shares of the ANN's energy, spikes."""
 
     batches: int = 0
     right: int = 0
@@ -75,10 +78,11 @@ class _Tested(NamedTuple):
     rates: float = 0.0
     energies: float = 0.0
     spikes: int = 0
+    rights: tuple[int, ...] = ()  # right answers after every step
 
 
 def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: Progress) -> _Tested:
-    """What all test images sum up to; it goes on after the last batch that `work` knows of."""
+    """Sums over all test images, resumed after the last batch recorded in `work`."""
     state = None if work is None else work / "evaluation.json"
     ranks = current()
     sums = _Tested(**ranks.decided(_begun(state)._asdict()))
@@ -96,6 +100,7 @@ def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: 
             sums.rates + found.images * rate,
             sums.energies + found.images * energy,
             sums.spikes + found.spikes,
+            tuple(round(s * found.images) + r for s, r in zip_longest(found.accuracy, sums.rights, fillvalue=0)),
         )
         progress.advance()
         if state is not None and ranks.first:
@@ -104,11 +109,12 @@ def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: 
 
 
 def _begun(state: Path | None) -> _Tested:
-    """What was summed up before; a file that does not say counts as nothing done."""
+    """The sums so far; an unreadable file counts as nothing done."""
     try:
         if state is not None and state.exists():
-            batches, right, images, rates, energies, spikes = json.loads(state.read_text())
-            return _Tested(int(batches), int(right), int(images), float(rates), float(energies), int(spikes))
+            batches, right, images, rates, energies, spikes, rights = json.loads(state.read_text())
+            steps = tuple(map(int, rights))
+            return _Tested(int(batches), int(right), int(images), float(rates), float(energies), int(spikes), steps)
     except (ValueError, TypeError):
         pass
     return _Tested()

@@ -1,4 +1,4 @@
-"""A cell is the unit of work: one number of a table for one seed, a function of its configuration alone."""
+"""A cell is the unit of work: one figure of a table for one seed, determined by its configuration alone."""
 
 import platform
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from spikecal.reproduce.subjects import Subject
 from spikecal.reproduce.ways import Converted, Way
 from spikecal.workdir import fingerprint
 
-VERSION = 1  # of what is measured; another one is another cell
-FIXED = 0  # the seed that test images are drawn by: the same for all cells, so that seeds vary calibration only
+VERSION = 1  # of the measurement; a new version means new cells
+FIXED = 0  # the seed of test images: the same for all cells, so that seeds vary only calibration
 LONG_SECONDS = 60.0
-STEP_COST = 1.4  # a time step of one image in ANN passes, about
-MORE_SOLVING = 1  # passes an image and iteration of small networks costs beyond the three of `image_passes`
+STEP_COST = 1.4  # approximate cost of a time step of one image, in ANN passes
+MORE_SOLVING = 1  # passes per image and iteration that small networks cost beyond the three of `image_passes`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """What is measured: `row` names it in its table, the rest decides the number."""
+    """What is measured: `row` names it in its table, the rest determines the figure."""
 
     kind: str  # the table's, or "ann"
     model: str
@@ -32,7 +32,7 @@ class Cell:
     T: int = 0
     seed: int = 0
     images: int = 0  # of the test set
-    source: str = ""  # of the calibration images, where they are not the network's own
+    source: str = ""  # of the calibration images, unless they are the network's own
     way: Way = Converted()
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Cell:
         return ", ".join(parts)
 
     def configuration(self, subject: Subject) -> dict[str, Any]:
-        """Everything the number depends on."""
+        """Everything that the figure depends on."""
         facts: dict[str, Any] = {
             "version": [VERSION, __version__],
             "kind": self.kind,
@@ -62,7 +62,7 @@ class Cell:
         return fingerprint([], self.configuration(subject))[:32]
 
     def passes(self) -> float:
-        """The work of it in passes of the ANN over one image, about."""
+        """The approximate work in passes of the ANN over one image."""
         if self.pipeline is None or not self.T:
             return self.images
         pipeline = self.pipeline.fixed
@@ -74,18 +74,18 @@ class Cell:
 
 
 def machine() -> dict[str, Any]:
-    """Where something was measured."""
+    """The machine of a measurement."""
     processor = platform.processor() or platform.machine()
     capability = torch.backends.cpu.get_cpu_capability()
     return {"torch": torch.__version__, "threads": torch.get_num_threads(), "processor": f"{processor} {capability}"}
 
 
 def same_for_every_seed(plan: Plan, available: int) -> bool:
-    """Whether a seed cannot matter: thresholds alone, out of all the images there are, in whatever order."""
+    """Whether the seed does not matter: thresholds alone, from all available images in any order."""
     pipeline = plan.fixed
     return not pipeline.sweeps and pipeline.threshold.images >= available
 
 
 def long_cell(cell: Cell, subject: Subject) -> bool:
-    """Whether a cell is worth keeping its own parts on disk while it is made; the result does not depend on it."""
+    """Whether a cell should keep its parts on disk while it is measured, which does not change the result."""
     return bool(cell.T and cell.images) and cell.passes() * subject.seconds_a_pass > LONG_SECONDS

@@ -1,4 +1,4 @@
-"""What is said of a table, as kinds of claims: each has a size, which the paper's figures have as well as ours."""
+"""Kinds of claims about a table: each has a size, both in the paper's figures and in ours."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,17 +8,17 @@ from typing import Any, ClassVar, Literal
 from spikecal.analysis.measures import from_stored
 from spikecal.reproduce.kinds import subject_of
 
-SEEDS = 5  # that a deviation needs to be compared with another
+SEEDS = 5  # needed to compare deviations
 
 
 @dataclass(frozen=True)
 class Column:
-    """One figure: a row of a network after so many steps."""
+    """One figure: a row of a network after T steps."""
 
     mean: float
     std: float | None  # over seeds
     seeds: int
-    images: int | None  # that the mean is a share of; None where it is no share, and where it is not known
+    images: int | None  # of which the mean is a share; None if it is not a share, or unknown
     ann: float | None
 
 
@@ -31,14 +31,14 @@ class Network:
     rows: Mapping[str, Mapping[int, Column]]
 
     def columns(self, *rows: str) -> dict[int, list[Column]]:
-        """T -> the figures of these rows, where all of them have one."""
+        """T -> the figures of these rows, if all of them have one."""
         found = [self.rows.get(row, {}) for row in rows]
         return {T: [row[T] for row in found] for T in found[0] if all(T in row for row in found)}
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much it is, in the unit of its claim, and how well that is known."""
+    """The size in the unit of its claim, and its uncertainty."""
 
     models: tuple[str, ...]
     T: int
@@ -48,27 +48,27 @@ class Size:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A size is at least `least`, or with `most` at most that; `at` is after how many steps."""
+    """A claim that a size is at least `least`, or at most `most`; `at` is after how many steps."""
 
     text: str
     least: float = 0.0
     most: float | None = None
     at: Literal["all", "fewest", "most"] | int = "all"
-    bn: bool | None = None  # of networks with it, or of those without
-    ours: bool = False  # the paper does not say so
+    bn: bool | None = None  # about networks with it, or without
+    ours: bool = False  # not the paper's claim
     unit: ClassVar[str] = "points"
 
     @property
     def rows(self) -> set[str]:
-        """That it is about."""
+        """Whether it is about this network."""
         raise NotImplementedError
 
     def measured(self, networks: Sequence[Network]) -> Iterator[Size]:
-        """The size for every network and T for which there is one."""
+        """The size for every network and T that has one."""
         raise NotImplementedError
 
     def sizes(self, networks: Sequence[Network]) -> list[Size]:
-        """The sizes that the claim is about."""
+        """The sizes that the claim refers to."""
         found = list(self.measured([n for n in networks if self.bn is None or n.bn == self.bn]))
         steps = sorted({size.T for size in found})
         named = {"all": steps, "fewest": steps[:1], "most": steps[-1:]}
@@ -76,14 +76,14 @@ class Claim:
         return [size for size in found if size.T in wanted]
 
     def verdict(self, size: Size) -> str:
-        """`seen`, `not seen`, or `level` within what can be told apart."""
+        """`seen`, `not seen`, or `level` if within the uncertainty."""
         ahead = size.value - self.least if self.most is None else self.most - size.value
         return "level" if abs(ahead) <= size.noise else "seen" if ahead > 0 else "not seen"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gain(Claim):
-    """Points by which a row is ahead of another."""
+    """Points by which one row is ahead of another."""
 
     row: str
     over: str
@@ -100,7 +100,7 @@ class Gain(Claim):
 
 @dataclass(frozen=True, kw_only=True)
 class Sooner(Gain):
-    """Points by which a row is ahead of what another has after twice the steps."""
+    """Points by which one row is ahead of another with twice the steps."""
 
     def measured(self, networks: Sequence[Network]) -> Iterator[Size]:
         for network in networks:
@@ -112,7 +112,7 @@ class Sooner(Gain):
 
 @dataclass(frozen=True, kw_only=True)
 class Closed(Gain):
-    """Share of what one row lacks to the ANN that another gives back; where it lacks nothing there is no size."""
+    """Share of one row's gap to the ANN that another closes; without a gap there is no size."""
 
     unit: ClassVar[str] = "%"
 
@@ -128,7 +128,7 @@ class Closed(Gain):
 class Steadier(Gain):
     """Points by which the deviation of a row is below that of another, over enough seeds.
 
-    A deviation of n values is known to its 1/sqrt(2(n - 1))th part.
+    A deviation of n values has a relative uncertainty of 1/sqrt(2(n - 1)).
     """
 
     def measured(self, networks: Sequence[Network]) -> Iterator[Size]:
@@ -142,7 +142,7 @@ class Steadier(Gain):
 
 @dataclass(frozen=True, kw_only=True)
 class Kept(Claim):
-    """Share of the ANN's figure that a row has."""
+    """Share of the ANN's figure that a row keeps."""
 
     row: str
     unit: ClassVar[str] = "%"
@@ -154,14 +154,14 @@ class Kept(Claim):
     def measured(self, networks: Sequence[Network]) -> Iterator[Size]:
         for network in networks:
             for T, (row,) in network.columns(self.row).items():
-                if row.ann:  # an ANN that gets nothing right has nothing to keep
+                if row.ann:  # an ANN with no correct answers has nothing to keep
                     known = max(_spread(row), _ann_error(row))
                     yield Size((network.model,), T, 100 * row.mean / row.ann, 100 * known / row.ann)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WithBN(Claim):
-    """Points by which a row of the network with BN is ahead of one of the same network without."""
+    """Points by which a row of the network with BN is ahead of one without."""
 
     row: str
     without: str
@@ -181,7 +181,7 @@ class WithBN(Claim):
 
 @dataclass(frozen=True, kw_only=True)
 class LostByBN(Claim):
-    """Points of its ANN's accuracy that the network with BN loses beyond those that the one without loses."""
+    """Points by which the network with BN loses more of its ANN's accuracy than the one without."""
 
     row: str
 
@@ -200,7 +200,7 @@ class LostByBN(Claim):
 
 
 def _pairs(networks: Sequence[Network]) -> list[tuple[Network, Network]]:
-    """The same network with and without BN: by their names, and where these say nothing in their order."""
+    """The same network with and without BN: matched by name, or else in order."""
     plain = {n.model.removesuffix("-nobn"): n for n in networks if not n.bn}
     with_bn = [n for n in networks if n.bn]
     named = [(n, plain[n.model]) for n in with_bn if n.model in plain]
@@ -208,7 +208,7 @@ def _pairs(networks: Sequence[Network]) -> list[tuple[Network, Network]]:
 
 
 def noise(*columns: Column) -> float:
-    """The largest deviation over seeds, or the standard error of a difference of such shares of images, in points."""
+    """The larger of the deviation over seeds and the standard error of a difference of shares of images, in points."""
     return max(_spread(*columns), math.hypot(*(_error(column.mean, column) for column in columns)))
 
 
@@ -222,12 +222,12 @@ def _error(percent: float, column: Column) -> float:
 
 
 def _ann_error(column: Column) -> float:
-    """The standard error of what a row lacks to its ANN."""
+    """The standard error of a row's gap to its ANN."""
     return math.hypot(_error(column.mean, column), _error(column.ann or 0.0, column))
 
 
 def networks_of(summary: Mapping[str, Any]) -> list[Network]:
-    """The figures of a table that was measured."""
+    """The figures of a measured table."""
     share = subject_of(summary["kind"]).score.share
     found = []
     for network in summary["networks"]:

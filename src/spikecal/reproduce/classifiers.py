@@ -1,4 +1,4 @@
-"""Classifiers of the tables: what they are measured on, and which of their cells is measured how."""
+"""Classifiers of the tables: their images, and how each cell is measured."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,12 +31,12 @@ from spikecal.zoo.packages import PACKAGES
 if TYPE_CHECKING:
     from spikecal.reproduce.cells import Cell
 
-TIMED = 64  # images of the pass that estimates are made from
+TIMED = 64  # images of the timed pass that estimates come from
 
 
 @dataclass(kw_only=True)
 class Classifier(Subject):
-    """A classifier, what it expects of images, and the images."""
+    """A classifier, its card, and its images."""
 
     score = ACCURACY
 
@@ -46,7 +46,7 @@ class Classifier(Subject):
 
     @classmethod
     def load(cls, spec: str, weights: Path | None, wish: Wish) -> Self:
-        """With both splits of the data asked for, or of the set on its card."""
+        """With both splits of the requested dataset, or of that on its card."""
         trained = wish.trained or available(spec, weights)
         network, card = load_model(spec, weights, device=wish.device) if trained else build_model(spec)
         subject = cls(spec=spec, network=network, card=card, trained=trained, strict=wish.strict)
@@ -69,7 +69,7 @@ class Classifier(Subject):
     @property
     def images(self) -> tuple[Data, Data]:
         if self.train is None or self.test is None:
-            raise DataError(f"{self.spec}: there are no images")
+            raise DataError(f"{self.spec}: there are no images: give --data")
         return self.train, self.test
 
     @property
@@ -95,7 +95,7 @@ class Classifier(Subject):
         return make_sources(self, wanted, root)
 
     def calibration(self, count: int, seed: int, source: str = "") -> tuple[Prepared, Unreadable]:
-        """Its own training images, or those of a source that were made; of files `count`, and those left out."""
+        """Its own training images, or those made by a source; `count` of files, and those left out."""
         images = self.made[source] if source else self.images[0]
         chosen, unreadable = readable(images, count, seed)
         if self.strict:
@@ -104,12 +104,12 @@ class Classifier(Subject):
 
     @cached_property
     def graph(self) -> Graph:
-        """The network as it is converted."""
+        """The network to convert."""
         return staged(self.network, (self.example(2),), joints=PAPERS_JOINTS)
 
     @cached_property
     def model_print(self) -> str:
-        """A hash of the network: what it computes, with which weights, from images prepared in which way."""
+        """A hash of the network: its operations, its weights, and how images are prepared for it."""
         card = {key: value for key, value in self.card.to_dict().items() if key not in ("name", "classes", "data")}
         return fingerprint(self.network.state_dict().values(), [describe(self.graph), card])
 
@@ -122,7 +122,7 @@ class Classifier(Subject):
         return data_fingerprint(self.images[1])
 
     def example(self, count: int) -> Tensor:
-        """Some images as the network takes them; where there are none, noise of the right size."""
+        """Some normalised images; without any, noise of the right size."""
         if self.train is not None:
             images, _ = self.calibration(count, seed=0)
             chosen = [images[i % len(images)] for i in range(count)]
@@ -130,7 +130,7 @@ class Classifier(Subject):
                 return torch.stack(chosen)
             return torch.stack([chosen[0]] * count)
         if self.card.size is None:
-            raise ConfigError(f"{self.spec} does not say its input size: give --data")
+            raise ConfigError(f"{self.spec} does not state its input size: give --data")
         return random_images(self.network, self.card, count, self.card.size)
 
     @cached_property
@@ -147,7 +147,7 @@ def _whole(name: str | None, root: Path | None) -> str | None:
 
 
 def available(spec: str, weights: Path | None) -> bool:
-    """Whether the trained network can be had: from a file, from the package, or from the function that makes it."""
+    """Whether the trained network is available: from a file, the package, or the function that makes it."""
     if weights is not None or Classifier.has(spec):
         return True
     return spec not in ZOO and spec.partition(":")[0] not in PACKAGES

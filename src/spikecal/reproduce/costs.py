@@ -1,4 +1,4 @@
-"""What a conversion costs: one number of the tables of time and of space."""
+"""The cost of a conversion: one figure of the tables of time and of space."""
 
 import statistics
 import time
@@ -21,7 +21,7 @@ TIMED_ROUNDS = 3
 
 
 def timing(cell: Cell, subject: "Classifier", progress: Progress, memory: int | None) -> dict[str, Any]:
-    """Seconds of a conversion's parts, and how many passes of the ANN over the same images its sweeps are worth."""
+    """Seconds of a conversion's parts, and its sweeps in passes of the ANN over the same images."""
     assert cell.pipeline is not None
     calibration, _ = subject.calibration(cell.pipeline.fixed.images, cell.seed)
     settings: dict[str, Any] = {"T": cell.T, "pipeline": cell.pipeline, "seed": cell.seed, "memory": memory}
@@ -47,7 +47,7 @@ def timing(cell: Cell, subject: "Classifier", progress: Progress, memory: int | 
 
 
 def space(subject: "Classifier") -> dict[str, Any]:
-    """How many numbers each kind of calibration changes: a set of them is kept for every T."""
+    """How many parameters each kind of calibration changes: every T has its own set."""
     numbers = parameter_numbers(subject.graph, (subject.example(1),))
     named = {kind.capitalize(): count for kind, count in numbers.items()}
     return {**named, "stages": len(partition(subject.graph))}

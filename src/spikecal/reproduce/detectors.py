@@ -1,4 +1,4 @@
-"""Detectors of the tables: what they are measured on, and their cells."""
+"""Detectors of the tables: their images, and their cells."""
 
 import logging
 import statistics
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from spikecal.reproduce.cells import Cell
 
 log = logging.getLogger(__name__)
-DRAWS, DRAWN_BY = 50, 0  # sets of test images, the same for all cells, and the seed that draws them
+DRAWS, DRAWN_BY = 50, 0  # samples of test images, the same for all cells, and the seed that draws them
 
 
 @dataclass(kw_only=True)
 class Detector(Subject):
-    """A detector, with its calibration and test images; its body is what spikes."""
+    """A detector with a spiking body, and its calibration and test images."""
 
     score = MAP
-    beside = {"map50": "at an overlap of 0.5"}  # noqa: RUF012
+    beside = {"map50": "at IoU 0.5"}  # noqa: RUF012
     most_images = 128
 
     train: BoxData
@@ -52,7 +52,7 @@ class Detector(Subject):
         network, train = load_detector(spec, weights, wish.device), load_boxes(data, "train")
         check_labels(spec, network, weights, train)
         test = load_boxes(data, "test")
-        for split, images in (("train", train), ("test", test)):  # what a table is not measured on is worth a warning
+        for split, images in (("train", train), ("test", test)):  # warn about what a table leaves out
             if wish.strict:
                 refuse_unreadable(f"{data}, {split}", images.faults.left_out)
             for sentence in images.faults.sentences():
@@ -65,7 +65,7 @@ class Detector(Subject):
 
     @property
     def bn(self) -> bool:
-        return True  # all of them have it
+        return True  # all detectors have BN
 
     @property
     def images(self) -> tuple[BoxData, BoxData]:
@@ -87,7 +87,7 @@ class Detector(Subject):
 
     @cached_property
     def seconds_a_pass(self) -> float:
-        """Of the backbone: the rest does not spike."""
+        """The passes of the backbone: the rest does not spike."""
         transform: Any = self.network.transform
         backbone: Any = self.network.backbone
         image = transform([self.train.image(0)])[0].tensors
@@ -127,7 +127,7 @@ class Detector(Subject):
         return {**self._precision(made.at(cell.T), cell, progress), "rate": rate, "notes": notes}
 
     def _precision(self, detector: nn.Module, cell: "Cell", progress: Progress) -> dict[str, Any]:
-        """COCO's mAP, that at an overlap of 0.5, and `drawn`: COCO's on sets of images drawn from the test images."""
+        """COCO's mAP, mAP at IoU 0.5, and `drawn`: COCO's mAP on samples of the test images."""
         images = self.test.sample(cell.images, FIXED)
         unreadable: Unreadable = {}
         found, truth = detect_all(detector, images, unreadable, progress)

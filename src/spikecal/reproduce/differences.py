@@ -1,4 +1,4 @@
-"""What is not as in the paper, in sentences."""
+"""Sentences about differences from the paper."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,12 +17,12 @@ Found = dict[Cell, dict[str, Any]]
 
 
 def differences(plan: Plan, networks: Sequence[dict[str, Any]], found: Found) -> list[str]:
-    """Sentences on what is not as in the paper: of the configuration, of the ANNs and of what could not be read."""
+    """Sentences about differences from the paper: in the configuration, in the ANNs, and by unreadable images."""
     return [*_configured(plan), *_of_anns(plan, networks), *_left_out(found)]
 
 
 def _of_anns(plan: Plan, networks: Sequence[dict[str, Any]]) -> list[str]:
-    """Where the paper's figures stand beside ours, which accuracy they start from."""
+    """The accuracy that figures start from, where the paper's stand beside ours."""
     said = []
     for network in (n for n in networks if "ann" in n):
         for block in same_blocks(plan.table.name, network["model"], network["data"]):
@@ -42,7 +42,7 @@ def _configured(plan: Plan) -> list[str]:
     for subject in plan.subjects.values():
         said += _of_network(plan, subject, theirs, blocks)
     if plan.table.kind == "space":
-        return [*said, "A bias belongs to a layer of neurons here, so a shortcut's convolution has none of its own."]
+        return [*said, "A bias belongs to a layer of neurons here, so a shortcut's convolution has none."]
     datasets = list({s.data: s for s in plan.subjects.values()}.values())
     for subject in datasets:
         said += _of_data(plan, subject)
@@ -56,13 +56,11 @@ def _left_out(found: Found) -> list[str]:
     most = max((one.get("unreadable", 0) for one in found.values()), default=0)
     if not most:
         return []
-    return [
-        f"Images that cannot be read were left out, {most} at most in a cell: `spikecal datasets check` lists them."
-    ]
+    return [f"Unreadable images were left out, at most {most} per cell: `spikecal datasets check` lists them."]
 
 
 def sources(plan: Plan) -> dict[str, str]:
-    """What the sources of calibration images are; of several networks, what each has."""
+    """The sources of calibration images; with several networks, those of each."""
     if not plan.table.sources:
         return {}
     found: dict[str, list[str]] = {}
@@ -82,12 +80,12 @@ def _of_network(plan: Plan, subject: Subject, theirs: Sequence[str], blocks: lis
         said.append(f"{subject.spec} {has} BN; the paper's table is about networks {wanted} BN.")
     said += subject.differences()
     if not subject.trained and plan.table.kind == "time":
-        said.append(f"{subject.spec} has random weights: its time is measured, its accuracy would mean nothing.")
+        said.append(f"{subject.spec} has random weights: its time is measured; its accuracy would mean nothing.")
     return said
 
 
 def _of_many_steps(plan: Plan) -> list[str]:
-    """What is cut where steps are many."""
+    """What is reduced for long runs."""
     table, sizes, said = plan.table, plan.sizes, []
     for T in (T for T in plan.T if sizes.is_long(table, T)):
         stands = f" stands for the paper's T≥{table.long}" if table.long is not None and T >= table.long else ""
@@ -100,7 +98,7 @@ def _of_many_steps(plan: Plan) -> list[str]:
         said.append(words + ".")
     left = [row.label for row in table.rows if not all(sizes.has(row.pipeline, T) for T in plan.T)]
     if left:
-        said.append(f"{', '.join(left)}: up to T={sizes.weights_to}; beyond it was not measured, and cells are empty.")
+        said.append(f"{', '.join(left)}: up to T={sizes.weights_to}; larger T were not measured, and cells are empty.")
     return said
 
 
@@ -112,7 +110,7 @@ def _of_data(plan: Plan, subject: Subject) -> list[str]:
     if count <= most:
         chosen = _chosen(rows, count)
         said.append(
-            f"Calibration: {subject.data} has {count:,} training images and all serve for thresholds"
+            f"Calibration: {subject.data} has {count:,} training images, all used for thresholds"
             + (f"; seeds choose {chosen}." if chosen else ".")
         )
     else:
@@ -132,13 +130,13 @@ def _of_data(plan: Plan, subject: Subject) -> list[str]:
 
 
 def _chosen(rows: Sequence[Pipeline], available: int) -> str:
-    """What a seed decides where thresholds see all images: `32 or 64 for bias`."""
+    """What a seed decides if thresholds see all images: `32 or 64 for bias`."""
     calibrators = [c for pipeline in rows for c in pipeline.calibrators]
     fewer = sorted({(c.label, c.images) for c in calibrators if c.images < available})
     labels = dict.fromkeys(label for label, _ in fewer)
     said = [f"{' or '.join(f'{n:,}' for of, n in fewer if of == label)} for {label}" for label in labels]
     if any(isinstance(c, Weights) for c in calibrators):
-        said.append(f"{'and ' if said else ''}what each iteration of weights draws")
+        said.append(f"{'and ' if said else ''}the minibatches of weights calibration")
     return ", ".join(said)
 
 
@@ -147,22 +145,22 @@ def _of_size(plan: Plan) -> list[str]:
     learned = any(row.pipeline.fixed.learns for row in table.rows)
     short = not plan.T or any(not sizes.is_long(table, T) for T in plan.T)
     said = []
-    if (missing := [T for T in table.T if T not in plan.T]) and table.name != "samples":  # its T is ours anyway
+    if (missing := [T for T in table.T if T not in plan.T]) and table.name != "samples":  # its T is our choice anyway
         said.append(f"Not measured: T={', '.join(map(str, missing))}.")
     few = ", by Adam at 1e-3, not SGD at 1e-5" if sizes.iterations < PAPER.iterations else ""
     if learned and (sizes.iterations, sizes.batch) != (PAPER.iterations, PAPER.batch):
         said.append(
-            f"Weights calibration: {sizes.iterations:,} iterations a layer of {sizes.batch} images"
-            f"{few}; the paper has {PAPER.iterations:,}, its code {PAPER.batch} images an iteration."
+            f"Weights calibration: {sizes.iterations:,} iterations per layer of {sizes.batch} images"
+            f"{few}; the paper has {PAPER.iterations:,}, its code {PAPER.batch} images per iteration."
         )
     if table.own_T:
         if own := [T for T in plan.T if f"T={T}" not in paper_tables()[table.name]["columns"]]:
             said.append(f"T={', '.join(map(str, own))}: not in the paper's table.")
     if (most := table.subject.most_images) is not None:
         if sizes.weights < most:
-            said.append(f"Calibration: on {sizes.weights} images in all its parts; the paper has {most}.")
+            said.append(f"Calibration: {sizes.weights} images for all its parts; the paper has {most}.")
     elif learned and short and not table.own_images and sizes.weights < PAPER.weights:
-        said.append(f"Weights calibration: out of {sizes.weights:,} images; the paper has {PAPER.weights:,}.")
+        said.append(f"Weights calibration: from {sizes.weights:,} images; the paper has {PAPER.weights:,}.")
     if table.kind == "time":
         here = machine()
         said.append(f"Machine: {here['processor']}, threads: {here['threads']}; the paper's are in its notes.")
@@ -171,5 +169,5 @@ def _of_size(plan: Plan) -> list[str]:
         said.append(f"Seeds: {sizes.seeds}; the paper has {PAPER.seeds}.")
     said += _of_many_steps(plan)
     if table.name == "samples":
-        said.append(f"T={', '.join(map(str, plan.T))} is our choice: the paper does not name its T.")
+        said.append(f"T={', '.join(map(str, plan.T))} is our choice: the paper does not state its T.")
     return said

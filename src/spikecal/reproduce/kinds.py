@@ -1,4 +1,4 @@
-"""The kinds of tables that score networks on test images, as files name them, and what they are measured on."""
+"""The kinds of tables that score networks on test images, as named in files, and their subjects."""
 
 from spikecal.reproduce.classifiers import Classifier
 from spikecal.reproduce.detectors import Detector
@@ -8,5 +8,5 @@ SUBJECTS: dict[str, type[Subject]] = {"accuracy": Classifier, "frontier": Classi
 
 
 def subject_of(kind: str) -> type[Subject]:
-    """What a table of this kind is measured on: what a conversion costs, on classifiers."""
+    """The subject of a table of this kind; tables of costs use classifiers."""
     return SUBJECTS.get(kind, Classifier)

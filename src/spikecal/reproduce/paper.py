@@ -1,4 +1,4 @@
-"""The paper's own tables, as they were transcribed."""
+"""The paper's own tables, as transcribed."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -18,17 +18,17 @@ def paper_tables() -> dict[str, Any]:
 
 
 SEEDS = 5  # of every figure with a deviation
-NOT_NAMED = 0  # the T of a table that does not say it
+NOT_NAMED = 0  # the T of a table that does not state it
 
 
 def blocks_of(table: str) -> list[dict[str, Any]]:
-    """The parts of the paper's table; of ours it has none."""
+    """The parts of the paper's table; empty for tables of ours."""
     blocks: list[dict[str, Any]] = paper_tables()[table]["blocks"] if table in paper_tables() else []
     return blocks
 
 
 def same_blocks(table: str, model: str, data: str) -> list[dict[str, Any]]:
-    """The parts of the paper's table that are of this network, on this data."""
+    """The parts of the paper's table for this network on this data."""
     kind = data.partition(":")[0]
     return [
         block
@@ -38,12 +38,12 @@ def same_blocks(table: str, model: str, data: str) -> list[dict[str, Any]]:
 
 
 def own_lines(block: dict[str, Any], bn: bool) -> list[dict[str, Any]]:
-    """The rows of a part that the paper measured itself, of networks with or without BN."""
+    """The rows of a part that the paper measured itself, for networks with or without BN."""
     return [line for line in block["rows"] if "quoted" not in line and line.get("bn", block["bn"]) == bn]
 
 
 def paper_networks(table: str, elsewhere: Mapping[str, tuple[str, str]]) -> list[Network]:
-    """The paper's own figures as claims read them; `elsewhere` are rows that another of its tables has."""
+    """The paper's own figures for claims; `elsewhere` are rows from another of its tables."""
     found = []
     for block in blocks_of(table):
         for bn in (False, True):
@@ -64,7 +64,7 @@ def block_name(block: dict[str, Any], bn: bool) -> str:
 
 
 def _rows(table: str, block: dict[str, Any], line: dict[str, Any]) -> Iterator[tuple[str, dict[int, Column]]]:
-    """A line as a row of ours; where columns are numbers of images, one row for each."""
+    """A line as a row of ours; if columns are numbers of images, one row per column."""
     figures: dict[str, Column] = {}
     for name, value in zip(paper_tables()[table]["columns"], line["values"], strict=True):
         if value is not None:

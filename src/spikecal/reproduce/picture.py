@@ -1,4 +1,4 @@
-"""The picture of the frontier: what accuracy costs, in three panels."""
+"""The picture of the frontier: accuracy against cost, in three panels."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from spikecal.analysis.measures import from_stored
 
 
 def draw(summary: dict[str, Any]) -> Figure:
-    """A line of panels for each network."""
+    """A line of panels per network."""
     return frontier([_panel(network) for network in summary["networks"]])
 
 

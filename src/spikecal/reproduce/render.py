@@ -1,4 +1,4 @@
-"""A table as Markdown: ours, whether the claims are seen, what differs, and the paper's own figures as quotes."""
+"""Render a table as Markdown: our figures, the verdicts on claims, the differences, and the paper's figures, quoted."""
 
 from collections.abc import Iterable, Sequence
 from statistics import fmean
@@ -9,11 +9,11 @@ from spikecal.reproduce.kinds import SUBJECTS, subject_of
 from spikecal.reproduce.paper import NOT_NAMED
 
 Summary = dict[str, Any]
-# further figures that are no scores: what they are, and how they are written
+# further figures besides scores: title and format
 PLAIN = {
     "energy": ("energy, times the ANN's", ".2f"),
     "latency": ("latency, steps", ".0f"),
-    "spikes": ("spikes an image", ",.0f"),
+    "spikes": ("spikes per image", ",.0f"),
     "kept": ("pipeline that AUTO kept", ""),
 }
 MORE = ("latency", "spikes", "kept")  # of the frontier
@@ -35,22 +35,27 @@ def markdown(summary: Summary) -> str:
 
 
 def sections(summary: Summary) -> dict[str, str]:
-    """What is said of the figures, by its title."""
+    """The remarks about the figures, by title."""
     said = {}
-    for title, ours in (("What the paper says of it", False), ("What else was expected", True)):
+    for title, ours in (("What the paper claims", False), ("What else was expected", True)):
         if any(judged["ours"] == ours for judged in summary["claims"]):
             said[title] = bullets(claims(summary, ours))
     here = summary["machine"]
     where = f"Written with torch {here['torch']} on {here['processor']}, threads: {here['threads']}."
     if summary["paper"] is None:
         return {**said, "How it was measured": bullets([*summary["differences"], where])}
-    said["What is different from the paper"] = bullets([*summary["differences"], where])
-    said["The paper's figures, quoted"] = "\n\n".join(quotes(summary["paper"]))
+    said["Differences from the paper"] = bullets([*summary["differences"], where])
+    notes = {
+        row["method"]: row["rival"] for network in summary["networks"] for row in network["rows"] if "rival" in row
+    }
+    if notes:
+        said["Methods of others, as they are run here"] = bullets(f"{name}: {note}" for name, note in notes.items())
+    said["The paper's figures, quoted"] = "\n\n".join(quotes(summary["paper"], summary["networks"]))
     return said
 
 
 def heading(network: dict[str, Any]) -> str:
-    """A network's name and what is known of it."""
+    """A network's name and properties."""
     words = f"{network['model']}{'' if network['bn'] else ', no BN'}"
     if network["data"]:
         words += f", {network['data']}"
@@ -60,12 +65,12 @@ def heading(network: dict[str, Any]) -> str:
 
 
 def further(kind: str) -> tuple[str, ...]:
-    """Figures of a column beside its first."""
+    """Figures of a column besides its first."""
     return (*subject_of(kind).beside, "energy", *(MORE if kind == "frontier" else ()))
 
 
 def unit(kind: str, of: str = "") -> str:
-    """What the figures of a table are, or its further ones."""
+    """The title of a table's figures, or of its further ones."""
     if of in PLAIN:
         return PLAIN[of][0]
     subject = subject_of(kind)
@@ -87,7 +92,7 @@ def _ann(stored: dict[str, Any]) -> str:
 
 
 def measured(summary: Summary, network: dict[str, Any], of: str = "") -> tuple[list[str], list[list[str]]]:
-    """Columns and rows of our own figures, or of the second figure `of` a column."""
+    """Columns and rows of our own figures, or of the further figure `of`."""
     if summary["kind"] == "space":
         rows = [
             [r["method"], f"{r['numbers']:,}", f"{r['mb']:.4f}", _figure(r["paper"], "g") if "paper" in r else ""]
@@ -99,12 +104,13 @@ def measured(summary: Summary, network: dict[str, Any], of: str = "") -> tuple[l
     first = unit(summary["kind"], of)
     rows = []
     for row in network["rows"]:
-        name = f"{row['method']} (not in the paper's table)" if row["added"] else row["method"]
+        name = row["method"] + (" (not in the paper's table)" if row["added"] else "")
+        name += ", measured here" if "rival" in row else ""
         rows.append([name, *(_shown(summary["kind"], row["columns"].get(str(T)), of) for T in summary["T"])])
     if summary["kind"] == "time":
         there = [[row["columns"].get(str(T)) for row in network["rows"]] for T in summary["T"]]
         searches = [[column["thresholds"] for column in columns if column] for columns in there]
-        rows.append(["thresholds, before each of them", *(f"{fmean(of):.1f}" for of in searches)])
+        rows.append(["thresholds, before each of these", *(f"{fmean(of):.1f}" for of in searches)])
     return [first, *steps], rows
 
 
@@ -138,7 +144,7 @@ def plus_minus(mean: float, std: float | None, places: int) -> str:
 
 
 def claims(summary: Summary, ours: bool) -> list[str]:
-    """One line for each claim and network, of the paper's or of `ours`."""
+    """One line per claim and network, of the paper's claims or of `ours`."""
     lines: dict[tuple[str, str], list[str]] = {}
     for judged in summary["claims"]:
         if judged["ours"] != ours:
@@ -152,18 +158,18 @@ def claims(summary: Summary, ours: bool) -> list[str]:
     explained = [f"{claim} ({model}): {', '.join(words)}." for (claim, model), words in lines.items()]
     level = "one standard deviation over seeds"
     if subject_of(summary["kind"]).score.share:
-        level = f"one standard error of so many test images, or {level}"
+        level = f"one standard error for this number of test images, or {level}"
     points = subject_of(summary["kind"]).score.name
-    return [*explained, f"Points of {points}, where it does not say %. Level: within {level}."]
+    return [*explained, f"In points of {points} unless marked with %. Level: within {level}."]
 
 
 def size(judged: dict[str, Any], places: int) -> str:
-    """How much a claim comes to here."""
+    """The size of a claim here."""
     return _amount(judged["size"], judged["unit"], places)
 
 
 def papers_size(judged: dict[str, Any], places: int) -> str:
-    """How much it comes to in the paper's figures: of the same network, else from the least to the most of all."""
+    """Its size in the paper's figures: of the same network, else the range over all."""
     sizes = [printed["size"] for printed in judged["paper"]]
     if not sizes:
         return ""
@@ -171,7 +177,7 @@ def papers_size(judged: dict[str, Any], places: int) -> str:
 
 
 def papers_T(judged: dict[str, Any]) -> int | None:
-    """The T of these figures, where the paper names it."""
+    """The T of these figures, if the paper states it."""
     return next((printed["T"] for printed in judged["paper"] if printed["T"] != NOT_NAMED), None)
 
 
@@ -181,8 +187,8 @@ def _amount(value: float, unit: str, places: int) -> str:
     return f"{value:.0f} %" if abs(value) >= 10 else f"{value:.1f} %"
 
 
-def quotes(paper: dict[str, Any]) -> list[str]:
-    """The paper's table, network by network, with its notes."""
+def quotes(paper: dict[str, Any], networks: Sequence[dict[str, Any]] = ()) -> list[str]:
+    """The paper's table, network by network, with its notes; what was measured of a quoted row stands under it."""
     parts = [f"{paper['caption']} ({paper['label']}; {paper['unit']})."]
     form = ".2f" if paper["unit"] == "accuracy %" else "g"
     for block in paper["blocks"]:
@@ -198,8 +204,32 @@ def quotes(paper: dict[str, Any]) -> list[str]:
                 ann = row.get("ann", block["ann"])
                 own = ["yes" if row.get("bn", block["bn"]) else "no", "" if ann is None else f"{ann:.2f}"]
             rows.append([name, *own, *(_figure(value, form) for value in row["values"])])
+            rows += _measured_here(row, block, paper["columns"], networks) if "quoted" in row else []
         parts += [title, grid(["", *(["BN", "ANN"] if per_row else []), *paper["columns"]], rows)]
     return [*parts, bullets(paper["notes"])]
+
+
+def _measured_here(
+    quoted: dict[str, Any], block: dict[str, Any], columns: Sequence[str], networks: Sequence[dict[str, Any]]
+) -> list[list[str]]:
+    """The same method on our networks of the same family and data, as rows of the quoted table."""
+    family = block["same"]["models"][0].partition("-")[0]
+    rows = []
+    for network in networks:
+        same = network["model"].partition("-")[0] == family and network["data"] in block["same"]["data"]
+        for row in (row for row in network["rows"] if same and "rival" in row and row["method"] == quoted["method"]):
+            anns = ", ".join(f"{from_stored(ann)['score']:.2f}" for ann in network["ann"])
+            there = {T: _score(column) for T, column in row["columns"].items()}
+            figures = [there.get(column.removeprefix("T").lstrip("=≥"), "–") for column in columns]
+            rows.append(
+                [
+                    f"{row['method']}, measured here on {network['model']}",
+                    "yes" if network["bn"] else "no",
+                    anns,
+                    *figures,
+                ]
+            )
+    return rows
 
 
 def _figure(value: Any, form: str) -> str:

@@ -1,4 +1,4 @@
-"""A table of the paper, from what is asked for to its files; or the list of tables."""
+"""Make a table of the paper, from the request to its files; or list the tables."""
 
 import io
 import json
@@ -16,14 +16,14 @@ from spikecal.reproduce.render import heading, markdown, measured, sections
 from spikecal.reproduce.run import choose_models, make_plan, pending, run
 from spikecal.reproduce.sources import Wanted
 from spikecal.reproduce.summary import summarise
-from spikecal.reproduce.tables import OURS, TABLES, find
+from spikecal.reproduce.tables import OURS, TABLES, find, with_rows
 from spikecal.tasks.outcome import Line, Outcome, Table, Text, duration
 from spikecal.tasks.task import Say
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction:
-    """A table to measure, the folder for it, and how much is run."""
+    """A table to measure, the folder for it, and how much to run."""
 
     table: str
     models: Sequence[str]
@@ -31,11 +31,13 @@ class Reproduction:
     data: str | None
     data_root: Path | None
     steps: Sequence[int]
-    full: bool  # as the paper
-    sizes: Mapping[str, int | None]  # of `Sizes`, what is not to be as usual
+    full: bool  # as in the paper
+    sizes: Mapping[str, int | None]  # values of `Sizes` other than the defaults
     waits: int | None  # of the frontier
+    rivals: bool  # whether methods of others are measured too
     wanted: Wanted
-    for_sources: Sequence[str]  # the flags given that say what is wanted
+    for_sources: Sequence[str]  # the given flags about sources
+    rows: Sequence[str]  # by default all of the table
     strict: bool
     output: Path
     memory: int | None
@@ -44,8 +46,9 @@ class Reproduction:
 
 
 def reproduce_table(asked: Reproduction, progress: Progress | None, say: Say) -> Outcome:
-    """Measure the cells that are not there yet, and write the table as JSON and as Markdown."""
-    table = find(asked.table, asked.waits)
+    """Measure the missing cells, and write the table as JSON and as Markdown."""
+    table = find(asked.table, asked.waits, asked.rivals)
+    table = with_rows(table, asked.rows) if asked.rows else table
     if asked.for_sources and not table.sources:
         raise ConfigError(f"{asked.for_sources[0]} is for the table fakedata, not for {table.name}")
     plan = make_plan(
@@ -87,7 +90,7 @@ def reproduce_table(asked: Reproduction, progress: Progress | None, say: Say) ->
 
 
 def list_tables(full: bool, sizes: Mapping[str, int | None], root: Path | None, steps: Sequence[int]) -> Outcome:
-    """The tables, and how long each would take here with its default networks."""
+    """List the tables, and how long each would take here with its default networks."""
     facts: dict[str, dict[str, Any]] = {}
     loaded: dict[Any, Any] = {}
     for table in (*TABLES.values(), *OURS.values()):
@@ -95,7 +98,7 @@ def list_tables(full: bool, sizes: Mapping[str, int | None], root: Path | None, 
         fact: dict[str, Any] = {"title": table.title, "T": list(T), "about": table.about, "seconds": None}
         try:
             fact["models"] = choose_models(table, [], {})
-            if table.kind != "space":  # which counts, in seconds
+            if table.kind != "space":  # which only counts, in seconds
                 plan = make_plan(table, table.sized(full, sizes), root=root, T=T, loaded=loaded)
                 seconds = plan.seconds(plan.cells) + plan.preparing(plan.cells)
                 fact |= {"cells": len(plan.cells), "seconds": seconds}
@@ -112,12 +115,12 @@ def list_tables(full: bool, sizes: Mapping[str, int | None], root: Path | None, 
         )
         for name, fact in facts.items()
     ]
-    caption = "Estimates from one pass of the network on this machine; finished cells are not made again."
+    caption = "Estimates from one pass of the network on this machine; finished cells are not measured again."
     columns = ("name", "what it shows", "T", "networks", ">about")
     return Outcome({"tables": facts}, [Table("Tables of the paper, and our own", columns, rows, caption)])
 
 
 def way_out(error: str) -> str:
-    """What an error says to do, without what is wrong and without examples."""
+    """The way out of an error message, without examples."""
     wrong, _, todo = error.partition(": ")
     return (todo or wrong).partition(", such as")[0]

@@ -1,4 +1,4 @@
-"""Makes a table cell by cell. Each finished cell is a file; killed, the same command goes on with the next."""
+"""Make a table cell by cell. Each finished cell is a file; a killed run resumes with the next."""
 
 import json
 import logging
@@ -22,7 +22,7 @@ from spikecal.reproduce.tables import Table
 from spikecal.zoo.models import ZOO
 
 log = logging.getLogger(__name__)
-Report = Callable[[str, float, float], None]  # of a finished cell, the seconds it took and those left in all
+Report = Callable[[str, float, float], None]  # a finished cell, the seconds it took, and those left in total
 
 
 class Store:
@@ -35,10 +35,10 @@ class Store:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"{self.folder} cannot be made: {error.strerror}") from error
+            raise ConfigError(f"{self.folder} cannot be created: {error.strerror}") from error
 
     def load(self, key: str) -> dict[str, Any] | None:
-        """What was measured, or None where it is still to be done; a file that is no such thing counts as not done."""
+        """The measurement, or None if it is missing; an invalid file counts as missing."""
         try:
             stored = json.loads((self.folder / f"{key}.json").read_text())
         except (FileNotFoundError, NotADirectoryError):
@@ -46,7 +46,7 @@ class Store:
         except ValueError:
             stored = None
         if not isinstance(stored, dict) or not isinstance(stored.get("found"), dict):
-            log.warning("%s is damaged and is measured again", self.folder / f"{key}.json")
+            log.warning("%s is damaged: measuring it again", self.folder / f"{key}.json")
             return None
         return from_stored(stored["found"])
 
@@ -56,7 +56,7 @@ class Store:
         write_whole(self.folder / f"{key}.json", json.dumps(whole, indent=1) + "\n")
 
     def work(self, key: str) -> Path:
-        """Where a long cell keeps its parts until it is finished."""
+        """The folder where a long cell keeps its parts until it is finished."""
         folder = self.folder / f"{key}.work"
         folder.mkdir(exist_ok=True)
         return folder
@@ -82,25 +82,25 @@ class Plan:
         return sum(cell.passes() * self.subjects[cell.model].seconds_a_pass for cell in cells)
 
     def preparing(self, cells: Sequence[Cell]) -> float:
-        """An estimate of what it takes to make the images of these cells, if none are there yet."""
+        """An estimate of the time to make the images of these cells, if there are none yet."""
         wanted = dict.fromkeys((cell.model, cell.source) for cell in cells if cell.source)
         subjects = [(self.subjects[model], source) for model, source in wanted]
         return sum(s.sources[name].passes * s.seconds_a_pass for s, name in subjects)
 
 
 def choose_models(table: Table, named: Sequence[str], weights: dict[str, Path]) -> list[str]:
-    """The networks named, else those of the table that can be had here."""
+    """The given networks, else those of the table that are available here."""
     if named:
         return list(dict.fromkeys(named))
     wanted = table.default_models()
     if table.kind == "space":
         return [name for name in wanted if name in ZOO]
     chosen = [name for name in wanted if name in weights or table.subject.has(name)]
-    # A table about networks without BN is still of use with them.
+    # A table about networks without BN is still useful with BN.
     chosen = chosen or [name for name in table.models if table.subject.has(name)]
     if not chosen:
         raise ConfigError(
-            f"{table.name} needs trained networks that the package does not carry: give --model and --weights, such as "
+            f"{table.name} needs trained networks that are not in the package: give --model and --weights, such as "
             f"--model {table.models[0]} --weights FILE"
         )
     return chosen
@@ -122,9 +122,9 @@ def make_plan(
 ) -> Plan:
     """Load the networks and images, and list the cells: all of one seed before the next, short ones first.
 
-    `loaded` are networks that need not be loaded again, by name and data; it is added to. `wanted` is for tables about
-    where calibration images come from; rows whose images cannot be had are left out, and the page says so. With
-    `strict` images that cannot be read are an error.
+    `loaded` are networks already loaded, by name and data; new ones are added. `wanted` is for tables about
+    where calibration images come from; rows with unavailable images are left out, and the page says so. With
+    `strict`, unreadable images are an error.
     """
     data = data or (None if models else table.data)
     weights, loaded = weights or {}, {} if loaded is None else loaded
@@ -154,7 +154,7 @@ def make_plan(
 
 
 def _with_sources(table: Table, subjects: Sequence[Subject], wanted: Wanted, root: Path | None) -> Table:
-    """Give the networks their sources; the table without the rows for which they are not there."""
+    """Give the networks their sources; returns the table without rows whose source is missing."""
     for subject in subjects:
         subject.sources, subject.absent = subject.find_sources(wanted, root)
     there = set.intersection(*({"", *subject.sources} for subject in subjects))
@@ -173,7 +173,7 @@ def _cells(plan: Plan, subject: Subject) -> list[Cell]:
         images = count if asked is None else min(asked, count)
         if table.measures:
             cells.append(Cell(kind="ann", model=subject.spec, images=images))
-        for row in (row for row in table.rows if sizes.has(row.pipeline, T)):
+        for row in (row for row in table.rows if sizes.has(row.pipeline, T) and T in row.steps(plan.T)):
             pipeline = sizes.of(row.pipeline, table, T)
             once = table.measures and same_for_every_seed(pipeline, available)
             cells += [
@@ -194,13 +194,13 @@ def _cells(plan: Plan, subject: Subject) -> list[Cell]:
 
 
 def pending(plan: Plan, folder: Path) -> list[Cell]:
-    """The cells that `folder` does not have yet."""
+    """The cells missing in `folder`."""
     store = Store(folder)
     return [cell for cell in plan.cells if _finished(store, cell, plan.subjects[cell.model]) is None]
 
 
 def _finished(store: Store, cell: Cell, subject: Subject) -> dict[str, Any] | None:
-    """What was measured; where images that cannot be read are an error, not without some of them."""
+    """The measurement; if unreadable images are an error, only if none were left out."""
     found = store.load(cell.key(subject))
     if found is not None and subject.strict:
         if found.get("unreadable") or (cell.images and found["images"] < cell.images):
@@ -216,9 +216,9 @@ def run(
     report: Report | None = None,
     memory: int | None = None,
 ) -> dict[Cell, dict[str, Any]]:
-    """Measure what is not in `folder` yet; returns the numbers of all cells. `report` is told of each new one.
+    """Measure what is missing in `folder`; returns the figures of all cells. `report` is called for each new one.
 
-    `memory` are the bytes that a conversion may use; the numbers do not depend on it.
+    `memory` is the bytes that a conversion may use; figures do not depend on it.
     """
     ranks, store = current(), Store(folder)
     store.create()
@@ -243,14 +243,14 @@ def run(
 
 
 def _places(plan: Plan, cells: Sequence[Cell], ranks: Ranks) -> list[int] | None:
-    """Which rank measures each cell by itself; None where all ranks measure one cell after the other."""
+    """Which rank measures each cell alone; None if all ranks measure one cell after the other."""
     if plan.table.kind == "time" and ranks.count > 1:
-        return [0] * len(cells)  # others at work would be measured too
+        return [0] * len(cells)  # other ranks would slow down what is timed
     return ranks.spread([plan.seconds([cell]) for cell in cells])
 
 
 def _make_source(cell: Cell, plan: Plan, folder: Path, watched: "_Watched") -> None:
-    """Make the calibration images of a cell, where they come from elsewhere and are not there yet."""
+    """Make the calibration images of a cell, if they come from elsewhere and are missing."""
     if cell.source:
         watched.begin(cell)
         plan.subjects[cell.model].make_source(cell.source, folder, watched)
@@ -259,7 +259,7 @@ def _make_source(cell: Cell, plan: Plan, folder: Path, watched: "_Watched") -> N
 def _measured(
     cell: Cell, plan: Plan, folder: Path, watched: "_Watched", report: Report | None, memory: int | None, ranks: Ranks
 ) -> dict[str, Any]:
-    """Measure one cell, unless another process has made it by now, and keep it."""
+    """Measure and save one cell, unless another process has done so meanwhile."""
     store, subject = Store(folder), plan.subjects[cell.model]
     key = cell.key(subject)
     stored = ranks.decided(_finished(store, cell, subject))
@@ -267,7 +267,7 @@ def _measured(
         return stored
     _make_source(cell, plan, folder, watched)
     watched.begin(cell)
-    started = time.perf_counter()  # after that: the images are of all cells
+    started = time.perf_counter()  # not before: the images serve all cells
     work = store.work(key) if ranks.decided(long_cell(cell, subject)) else None
     stored = subject.measure(cell, work, watched, memory)
     seconds = time.perf_counter() - started
@@ -282,7 +282,7 @@ def _measured(
 
 
 class _Watched:
-    """Progress over cells: the phases inside a cell, with how many cells are done and what is left in front."""
+    """Progress over cells: the phases inside a cell, prefixed by the cells done and the time left."""
 
     def __init__(self, progress: Progress, plan: Plan, todo: Sequence[Cell]) -> None:
         self.progress, self.total, self.done = progress, len(todo), 0
@@ -299,11 +299,11 @@ class _Watched:
         self.planned += self.expected.pop(cell)
 
     def left(self) -> float:
-        """Seconds, by the estimate and by how wrong it was so far."""
+        """Remaining seconds, by the estimate and its error so far."""
         return sum(self.expected.values()) * (self.took / self.planned if self.planned > 0 else 1)
 
     def phase(self, name: str, total: int, seconds: float | None) -> None:
-        self.progress.phase(f"{self.cell}, {name}; left in all", total, self.left())
+        self.progress.phase(f"{self.cell}, {name}; total left", total, self.left())
 
     def advance(self, note: str = "") -> None:
         self.progress.advance(note)

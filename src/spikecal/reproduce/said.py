@@ -1,4 +1,4 @@
-"""What the paper says of each of its tables, and what else is expected of them here."""
+"""The paper's claims about each of its tables, and further expectations of ours."""
 
 from itertools import pairwise
 from typing import Any
@@ -31,7 +31,7 @@ def _images(name: str, most: int, fewest: int) -> tuple[Claim, Claim]:
 
 
 def _sources(text: str, row: str, over: str, *, ours: bool = False, **more: Any) -> tuple[Claim, ...]:
-    """A claim on where images come from, for both pipelines; the paper has ACP."""
+    """Claims about where images come from, for both pipelines; the paper's is about ACP."""
     return tuple(
         Gain(
             text=f"{text}, {name}",
@@ -54,7 +54,7 @@ _BN = (
     WithBN(text="with BN and ACP beats without BN and ACP", row=ADVANCED, without=ADVANCED, ours=True),
 )
 
-# Sizes are such that they hold for all networks of the paper's table, as far as it prints them.
+# Sizes hold for all networks in the paper's table, as far as it prints them.
 SAID: dict[str, tuple[Claim, ...]] = {
     "clipround": (
         *_ladder("MaxAct + ClipFloor", "MaxAct + ClipRound"),
@@ -82,14 +82,14 @@ SAID: dict[str, tuple[Claim, ...]] = {
         ),
     ),
     "lcp": (
-        Gain(text="LCP gives back 20 points", row="MMSE* + LCP", over="MMSE*, uncalibrated", least=20),
+        Gain(text="LCP recovers 20 points", row="MMSE* + LCP", over="MMSE*, uncalibrated", least=20),
         *_ladder(*THRESHOLDS, suffix=" + LCP"),
         Kept(text="MaxAct + LCP keeps less than half of the ANN's accuracy", row="MaxAct + LCP", most=50),
     ),
     "acp": (
         *_ladder("MMSE* + LCP", "MMSE* + ACP"),
         *_ladder(*THRESHOLDS, suffix=" + ACP"),
-        Closed(text="ACP closes 40 % of the gap that LCP leaves", row="MMSE* + ACP", over="MMSE* + LCP", least=40),
+        Closed(text="ACP closes 40 % of the gap left by LCP", row="MMSE* + ACP", over="MMSE* + LCP", least=40),
         Kept(
             text="MaxAct + ACP keeps less than half of the ANN's accuracy at T=16",
             row="MaxAct + ACP",
@@ -100,11 +100,9 @@ SAID: dict[str, tuple[Claim, ...]] = {
     "cifar": (
         *_PIPELINES,
         *_BN,
-        Gain(
-            text="LCP gives back 20 points at the fewest steps", row=LIGHT, over=PLAIN, least=20, at="fewest", bn=True
-        ),
+        Gain(text="LCP recovers 20 points at the fewest steps", row=LIGHT, over=PLAIN, least=20, at="fewest", bn=True),
         Closed(
-            text="ACP closes a fifth of the gap that LCP leaves, at the fewest steps",
+            text="ACP closes a fifth of the gap left by LCP, at the fewest steps",
             row=ADVANCED,
             over=LIGHT,
             least=20,
@@ -116,7 +114,7 @@ SAID: dict[str, tuple[Claim, ...]] = {
     "imagenet": (
         *_PIPELINES,
         *_BN,
-        Gain(text="LCP gives back ten points at T=64", row=LIGHT, over=PLAIN, least=10, at=64, bn=True),
+        Gain(text="LCP recovers ten points at T=64", row=LIGHT, over=PLAIN, least=10, at=64, bn=True),
         Kept(text="ACP keeps nine tenths of the ANN's accuracy at T=256", row=ADVANCED, least=90, at=256, bn=True),
     ),
     "time": (),

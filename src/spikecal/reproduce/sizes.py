@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spikecal.calibration.calibrators import Calibrator, Weights
+from spikecal.calibration.finetune import FineTune
 from spikecal.errors import ConfigError
 from spikecal.pipeline import FEW_ITERATIONS, Auto, Pipeline, Plan
 
@@ -13,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How much is run; None is all there is. Defaults are for half an hour on two cores.
+    """How much is run; None means everything. Defaults are for half an hour on two cores.
 
-    `iterations`, `batch` and `weights` (its images) are of weights calibration, and rows with it end at `weights_to`
-    steps. The `long_` ones hold from `long_from` steps on, else for the "at least" column alone: many steps are dear.
-    `long_calibration` are the images of every calibrator there.
+    `iterations`, `batch` and `weights` (its images) belong to weights calibration, whose rows end at `weights_to`
+    steps. The `long_` sizes apply from `long_from` steps on, by default only to the "at least" column, to save time.
+    `long_calibration` is the images of every calibrator there.
     """
 
     images: int | None = 1000
@@ -34,25 +35,28 @@ class Sizes:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if value is not None and value < 1:
-                raise ConfigError(f"{name.replace('_', ' ')}: at least 1, not {value}")
+                raise ConfigError(f"{name.replace('_', ' ')}: must be at least 1, not {value}")
 
     def is_long(self, table: "Table", T: int) -> bool:
-        """Whether the `long_` sizes hold for so many steps."""
+        """Whether the `long_` sizes apply to this T."""
         border = self.long_from or table.long
         return border is not None and T >= border
 
     def has(self, plan: Plan, T: int) -> bool:
-        """Whether a row of this pipeline is measured for so many steps."""
+        """Whether a row of this pipeline is measured for this T."""
         return self.weights_to is None or T <= self.weights_to or not plan.fixed.learns
 
     def of(self, plan: Plan, table: "Table", T: int) -> Plan:
-        """A row's pipeline in this size; AUTO has its effort instead."""
+        """A row's pipeline at this size; AUTO has its effort instead."""
         return plan if isinstance(plan, Auto) else self._of(plan, table, T)
 
     def _of(self, pipeline: Pipeline, table: "Table", T: int) -> Pipeline:
-        """Where the numbers of images are what a table is about, they stay."""
+        """If a table is about numbers of images, they stay."""
         faster = {} if self.iterations >= Weights.iterations else FEW_ITERATIONS
         changed = pipeline.changed(Weights, iterations=self.iterations, batch=self.batch, **faster)
+        changed = changed.mapped(
+            FineTune, lambda phase: replace(phase, iterations=min(phase.iterations, self.iterations))
+        )
         if (most := table.subject.most_images) is not None:
             few = min(self.weights, most)
             return replace(changed, threshold=replace(changed.threshold, images=few)).changed(Calibrator, images=few)
@@ -62,11 +66,11 @@ class Sizes:
 
 
 def _fewer(pipeline: Pipeline, kind: type[Calibrator], most: int) -> Pipeline:
-    """The pipeline with at most so many images for calibrators of one kind."""
+    """The pipeline with at most `most` images for calibrators of one kind."""
     return pipeline.mapped(kind, lambda calibrator: replace(calibrator, images=min(calibrator.images, most)))
 
 
-# What the paper ran; the batch is its code's.
+# The paper's sizes; the batch is from its code.
 PAPER = Sizes(
     images=None, seeds=5, iterations=5000, batch=32, weights=1024, long_images=None, long_seeds=1, long_calibration=1024
 )

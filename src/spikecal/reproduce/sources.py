@@ -1,4 +1,4 @@
-"""Where the calibration images of a row come from, when they are not those the network was trained on."""
+"""Sources of a row's calibration images other than the network's training images."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 DISTILLED, SEVERAL, OTHER, NOISE = "distilled", "several", "other", "noise"
 OTHERS = ("cifar100", "fashion-mnist")  # real images of something else, for a network of CIFAR-10
-PARTNERS = ("vgg16-half", "resnet20-nobn")  # a second network; one with BN says more
-PASSES = 3  # that an iteration of distilling costs, about
+PARTNERS = ("vgg16-half", "resnet20-nobn")  # a second network; one with BN contributes more
+PASSES = 3  # approximate cost of an iteration of distilling
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What the sources are made of: further networks (name, checkpoint), other images, and how much is distilled."""
+    """The requested sources: further networks (name, checkpoint), other images, and how much to distil."""
 
     partners: tuple[tuple[str, Path | None], ...] = ()
     other: str | None = None
@@ -39,7 +39,7 @@ class Wanted:
 
 
 class Source(Protocol):
-    """Images by a name; `print` tells them from others before they are made."""
+    """Images with a name; `print` identifies them before they are made."""
 
     @property
     def print(self) -> str: ...
@@ -55,7 +55,7 @@ class Source(Protocol):
 
 @dataclass
 class Inverted:
-    """Images distilled from networks; finished batches are in `folder`, for all cells and for a run that was killed."""
+    """Images distilled from networks; finished batches are in `folder`, for all cells and for resuming."""
 
     networks: "Sequence[Classifier]"
     images: int
@@ -87,7 +87,7 @@ class Inverted:
 
 @dataclass
 class Others:
-    """Real images of another set."""
+    """Real images of another dataset."""
 
     name: str
     data: Data
@@ -107,7 +107,7 @@ class Others:
 
 @dataclass
 class Noise:
-    """Gaussian noise with the mean and deviation that the card has for real images, cut at black and white."""
+    """Gaussian noise with the card's mean and deviation of real images, clipped at black and white."""
 
     shape: tuple[int, ...]
     mean: tuple[float, ...] | None
@@ -120,7 +120,7 @@ class Noise:
 
     @property
     def about(self) -> str:
-        return f"{self.shape[0]:,} images, once, every value on its own, with the card's mean and deviation"
+        return f"{self.shape[0]:,} images, once, all values independent, with the card's mean and deviation"
 
     def make(self, folder: Path, progress: Progress) -> Data:
         images = noise(self.shape, "white", torch.Generator().manual_seed(0))
@@ -131,9 +131,9 @@ class Noise:
 
 
 def make_sources(subject: "Classifier", wanted: Wanted, root: Path | None) -> tuple[dict[str, Source], list[str]]:
-    """All sources that can be had for this network, and a sentence for each that cannot."""
+    """All sources available for this network, and a sentence for each that is not."""
     if subject.card.size is None:
-        raise ConfigError(f"{subject.spec} does not say its input size: images cannot be made for it")
+        raise ConfigError(f"{subject.spec} does not state its input size, so images cannot be made for it: give --data")
     settings = Inversion(iterations=wanted.iterations)
     shape = (wanted.images, *subject.example(1).shape[1:])
     sources: dict[str, Source] = {
@@ -156,7 +156,7 @@ def make_sources(subject: "Classifier", wanted: Wanted, root: Path | None) -> tu
 
 
 def _partners(subject: "Classifier") -> tuple[tuple[str, Path | None], ...]:
-    """The first trained network of the same images that the package carries."""
+    """The first embedded network trained on the same images."""
     if subject.spec not in ZOO:
         return ()
     alike = [name for name in PARTNERS if ZOO[name].card.data == ZOO[subject.spec].card.data]

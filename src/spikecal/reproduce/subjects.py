@@ -1,4 +1,4 @@
-"""What a table is measured on: a network with its images, and hashes that tell them apart. Each task has its class."""
+"""The subject of a table: a network with its images, and hashes that identify them. Each task has its class."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sized
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Wish:
     """How networks and their images are loaded.
 
-    With `whole` the images are the set that the card's is a part of, where that is here. Without `trained` a network
-    may come without weights: its time and memory can still be measured. With `strict` images that cannot be read are an
+    With `whole`, images come from the whole of the card's dataset, if available. Without `trained`, a network
+    may come without weights: its time and memory can still be measured. With `strict`, unreadable images are an
     error.
     """
 
@@ -37,19 +37,19 @@ class Wish:
 
 @dataclass(kw_only=True)
 class Subject(ABC):
-    """A network by name, and its images; hashes are made when they are first asked for."""
+    """A network by name, and its images; hashes are computed on first use."""
 
     score: ClassVar[Measure]
-    beside: ClassVar[Mapping[str, str]] = {}  # further figures of a cell, and what makes them others than the score
-    most_images: ClassVar[int | None] = None  # that the paper calibrates on, in all parts of a pipeline
+    beside: ClassVar[Mapping[str, str]] = {}  # further figures of a cell, and how they differ from the score
+    most_images: ClassVar[int | None] = None  # calibration images in the paper, for all parts of a pipeline
 
     spec: str
     network: nn.Module
-    data: str = ""  # the set's name
+    data: str = ""  # the dataset's name
     trained: bool = True
     strict: bool = False
-    sources: "dict[str, Source]" = field(default_factory=dict)  # of calibration images, beside its own
-    absent: list[str] = field(default_factory=list)  # what is said of sources that are not there
+    sources: "dict[str, Source]" = field(default_factory=dict)  # of calibration images, besides its own
+    absent: list[str] = field(default_factory=list)  # sentences about missing sources
     made: dict[str, Data] = field(default_factory=dict)  # images of sources
 
     @classmethod
@@ -60,7 +60,7 @@ class Subject(ABC):
     @classmethod
     @abstractmethod
     def has(cls, spec: str) -> bool:
-        """Whether the package has a network of that name, trained."""
+        """Whether the package has a trained network of that name."""
 
     @property
     @abstractmethod
@@ -69,7 +69,7 @@ class Subject(ABC):
     @property
     @abstractmethod
     def images(self) -> tuple[Sized, Sized]:
-        """Those to calibrate on, and those to test on."""
+        """The images for calibration, and those for testing."""
 
     @property
     @abstractmethod
@@ -86,36 +86,36 @@ class Subject(ABC):
     @property
     @abstractmethod
     def seconds_a_pass(self) -> float:
-        """Of the ANN for one image, roughly: what estimates are made from."""
+        """Approximate seconds of the ANN for one image, for estimates."""
 
     @abstractmethod
     def measure(
         self, cell: "Cell", work: Path | None = None, progress: Progress | None = None, memory: int | None = None
     ) -> dict[str, Any]:
-        """The numbers of a cell. In `work` a long one keeps what it has, so that it can be killed.
+        """The figures of a cell. A long one keeps its progress in `work`, to resume from.
 
-        `memory` are the bytes that a conversion may use.
+        `memory` is the bytes that a conversion may use.
         """
 
     def depends(self, cell: "Cell") -> dict[str, Any]:
-        """What a number depends on here, beside what those of every task do."""
+        """What a figure depends on here, besides what is common to all tasks."""
         return {}
 
     def differences(self) -> list[str]:
-        """What is not as in the paper, in sentences."""
+        """Sentences about differences from the paper."""
         return []
 
     @property
     def about(self) -> str:
-        """The test images, where something is to be said of them."""
+        """The test images, if there is something to note about them."""
         return ""
 
     def find_sources(self, wanted: "Wanted", root: Path | None) -> "tuple[dict[str, Source], list[str]]":
-        """Calibration images from elsewhere, and a sentence for each kind that is not there. Not all tasks have any."""
+        """Calibration images from elsewhere, and a sentence for each missing kind. Not all tasks have any."""
         return {}, []
 
     def make_source(self, name: str, folder: Path, progress: Progress) -> None:
-        """Make its images, if they are not there yet."""
+        """Make its images, if they are missing."""
         if name not in self.made:
             self.made[name] = self.sources[name].make(folder, progress)
 

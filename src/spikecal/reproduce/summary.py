@@ -1,4 +1,4 @@
-"""From cells to a table: means and deviations, the paper's figures where the setting is its own, claims."""
+"""From cells to a table: means and deviations, the paper's figures for the same settings, claims."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ MEBIBYTE, NUMBER = 2**20, 4  # the paper's MB, and bytes of a float
 
 
 def summarise(plan: Plan, found: Found) -> dict[str, Any]:
-    """Everything a reader of the table needs, as plain data; the same for the same cells."""
+    """Everything a reader of the table needs, as plain data, determined by the cells."""
     table = plan.table
     networks = [_network(plan, subject, found) for subject in plan.subjects.values()]
     return {
@@ -69,11 +69,21 @@ def _network(plan: Plan, subject: Subject, found: Found) -> dict[str, Any]:
     for row in plan.table.rows:
         columns = {}
         for T in plan.T:
-            cells = [cell for cell in own if cell.row == row.label and cell.T == T]
+            cells = [cell for cell in own if cell.row == row.label and (cell.T == T or row.way.anytime)]
             if cells:
-                columns[str(T)] = _column([found[cell] for cell in cells], plan.table)
+                columns[str(T)] = _column([_read(found[cell], cell.T, T) for cell in cells], plan.table)
         rows.append({"method": row.label, "added": row.added, "columns": columns})
+        if row.rival:
+            rows[-1]["rival"] = row.rival
     return {**facts, "rows": _with_paper(plan, subject, rows)}
+
+
+def _read(found: dict[str, Any], made: int, T: int) -> dict[str, Any]:
+    """A cell as it is after T steps: of a run of more steps the score is known, and not the energy."""
+    if made == T:
+        return found
+    kept = {name: value for name, value in found.items() if name not in ("energy", "spikes", "latency")}
+    return {**kept, "score": found["curve"][T - 1]}
 
 
 def _column(found: Sequence[dict[str, Any]], table: Table) -> dict[str, Any]:
@@ -87,7 +97,7 @@ def _column(found: Sequence[dict[str, Any]], table: Table) -> dict[str, Any]:
     rate = statistics.fmean(f["rate"] for f in found)
     column = {**spread([100 * f["score"] for f in found]), "images": found[0]["images"], "rate": rate}
     column |= {of: spread([100 * f[of] for f in found]) for of in table.subject.beside}
-    if all("energy" in f for f in found):  # cells measured by earlier versions are without
+    if all("energy" in f for f in found):  # missing in cells of earlier versions
         column["energy"] = statistics.fmean(f["energy"] for f in found)
     if table.kind == "frontier":
         column |= {of: statistics.fmean(f[of] for f in found) for of in ("spikes", "latency")}
@@ -96,8 +106,8 @@ def _column(found: Sequence[dict[str, Any]], table: Table) -> dict[str, Any]:
 
 
 def _drawn(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The score on each set of images drawn from the test images, its mean over seeds."""
-    if not all("drawn" in f for f in found):  # not of every task, nor by earlier versions
+    """The score on each sample of the test images, averaged over seeds."""
+    if not all("drawn" in f for f in found):  # missing for some tasks, and in earlier versions
         return {}
     return {
         "drawn": [round(100 * statistics.fmean(ones), 3) for ones in zip(*(f["drawn"] for f in found), strict=True)]
@@ -105,7 +115,7 @@ def _drawn(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, and the standard deviation of a sample (n - 1) where there is more than one value."""
+    """Mean, and the sample standard deviation (n - 1) if there is more than one value."""
     deviation = statistics.stdev(values) if len(values) > 1 else None
     return {"mean": statistics.fmean(values), "std": deviation, "values": list(values)}
 
@@ -114,7 +124,7 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 
 
 def _with_paper(plan: Plan, subject: Subject, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with the paper's figure in each column whose network, data, method and T are the paper's."""
+    """The rows, with the paper's figure in columns whose network, data, method and T are the paper's."""
     for block in same_blocks(plan.table.name, subject.spec, subject.data):
         quoted = paper_tables()[plan.table.name]
         if plan.table.kind == "space":
@@ -135,7 +145,7 @@ def _with_paper(plan: Plan, subject: Subject, rows: list[dict[str, Any]]) -> lis
 
 
 def judge(table: Table, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What the figures of a table say of its claims, and the sizes that the paper's own figures give."""
+    """The verdicts of a table's figures on its claims, and their sizes in the paper's own figures."""
     if not SAID[table.name]:
         return []
     networks = networks_of(summary)
@@ -171,7 +181,7 @@ def judge(table: Table, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _same_names(table: Table, summary: Mapping[str, Any], size: Size) -> set[str]:
-    """What the paper calls these networks, if it has them."""
+    """The paper's names of these networks, if it has them."""
     return {
         block_name(block, network["bn"])
         for network in summary["networks"]

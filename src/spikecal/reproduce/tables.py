@@ -1,30 +1,52 @@
-"""What each of the paper's tables is made of: rows, time steps and networks."""
+"""The rows, time steps and networks of each of the paper's tables."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Threshold
 from spikecal.errors import ConfigError
-from spikecal.pipeline import ACP, AUTO, BASELINE, LCP, PC, Pipeline, Plan
+from spikecal.pipeline import (
+    ACP,
+    AUTO,
+    BASELINE,
+    HYBRID_TRAIN,
+    LCP,
+    LOCAL_BALANCING,
+    PC,
+    QCFS,
+    RMP,
+    ROBUST_NORM,
+    SPIKE_NORM,
+    TSC,
+    Pipeline,
+    Plan,
+)
 from spikecal.reproduce.detectors import Detector
 from spikecal.reproduce.kinds import SUBJECTS, subject_of
 from spikecal.reproduce.sizes import PAPER, Sizes
 from spikecal.reproduce.subjects import Subject
-from spikecal.reproduce.ways import Converted, TwoPhase, Way
+from spikecal.reproduce.ways import Anytime, Converted, TwoPhase, Way
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A line of a table; `added` ones are not in the paper's and are there to compare with."""
+    """A row of a table; `added` rows are not in the paper's, and serve for comparison."""
 
     label: str
     pipeline: Plan
     added: bool = False
-    elsewhere: tuple[str, str] | None = None  # another table of the paper and its row, where it has this one there
-    source: str = ""  # of the calibration images, by `sources`; the network's own where there is none
+    elsewhere: tuple[str, str] | None = None  # the paper's other table and row that has this one, if any
+    source: str = ""  # of the calibration images, from `sources`; by default the network's own
     way: Way = Converted()
+    rival: str = ""  # of a method of others: how it is run here, and what its own paper has that is not here
+    most: int | None = None  # steps up to which it is measured
+
+    def steps(self, T: Sequence[int]) -> list[int]:
+        """The T of its cells, for a table of these: all that it is measured for, or the most where one run is read."""
+        wanted = [one for one in T if self.most is None or one <= self.most]
+        return wanted[-1:] if self.way.anytime else wanted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,29 +61,29 @@ class Table:
     bn: tuple[bool, ...] = (True,)
     kind: str = "accuracy"  # of `kinds`, or "time" or "space"
     long: int | None = None
-    quick: tuple[int, ...] = ()  # the T that are measured unless more is asked for
+    quick: tuple[int, ...] = ()  # the T measured by default
     models: tuple[str, ...] = ("resnet20",)  # without `-nobn`
-    own_images: bool = False  # whether the images of its rows are what it is about
-    own_T: bool = False  # whether it has T of ours beside the paper's
-    data: str | None = None  # the set of its own networks, where that on their card is too small
-    sizes: Sizes | None = None  # how much is run unless something else is asked for
+    own_images: bool = False  # whether it is about numbers of images
+    own_T: bool = False  # whether it has T of ours besides the paper's
+    data: str | None = None  # the dataset of its networks, if that on their card is too small
+    sizes: Sizes | None = None  # how much is run by default
 
     @property
     def default_T(self) -> tuple[int, ...]:
         return self.quick or self.T
 
     def steps(self, full: bool) -> tuple[int, ...]:
-        """The T that are measured unless others are asked for; `full` is as the paper."""
+        """The T measured by default; `full` is as in the paper."""
         return self.T if full else self.default_T
 
     def sized(self, full: bool, changes: Mapping[str, int | None]) -> Sizes:
-        """The paper's sizes or those for this machine, with what is changed in them."""
+        """The paper's sizes or those for this machine, with changes."""
         given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
         return replace(PAPER if full else self.sizes or Sizes(), **given)
 
     @property
     def sources(self) -> bool:
-        """Whether its rows differ in where calibration images come from."""
+        """Whether its rows differ in the source of calibration images."""
         return any(row.source for row in self.rows)
 
     @property
@@ -71,7 +93,7 @@ class Table:
 
     @property
     def subject(self) -> type[Subject]:
-        """What it is measured on."""
+        """Its subject."""
         return subject_of(self.kind)
 
     def default_models(self) -> list[str]:
@@ -156,7 +178,7 @@ _ALL = (
     Table(
         name="threshold",
         title="Ways to find the threshold",
-        about="Accuracy with four kinds of threshold, rounding, networks without BN. * is one threshold a channel.",
+        about="Accuracy with four kinds of threshold, rounding, networks without BN. * is one threshold per channel.",
         rows=_thresholds(BASELINE),
         bn=(False,),
         models=ABLATED,
@@ -164,7 +186,7 @@ _ALL = (
     Table(
         name="bn",
         title="Networks with and without BN, uncalibrated",
-        about="Accuracy with one MMSE threshold a layer and rounding, no calibration.",
+        about="Accuracy with one MMSE threshold per layer and rounding, no calibration.",
         rows=(_rounded("MMSE")[1],),
         bn=(False, True),
         models=ABLATED,
@@ -192,7 +214,7 @@ _ALL = (
     Table(
         name="cifar",
         title="Baseline, LCP and ACP on CIFAR",
-        about="Accuracy at few steps and at many. Baseline: MMSE thresholds a channel, rounding.",
+        about="Accuracy at few steps and at many. Baseline: MMSE thresholds per channel, rounding.",
         rows=BASELINES,
         T=(4, 8, 16, 32, 512),
         long=512,
@@ -219,7 +241,7 @@ _ALL = (
     Table(
         name="space",
         title="Memory of one calibrated parameter set",
-        about="Numbers that differ between two T, counted in the graph, in MB of 2^20 bytes.",
+        about="Parameters that differ between two T, counted in the graph, in MB of 2^20 bytes.",
         rows=METHODS,
         T=(),
         kind="space",
@@ -252,8 +274,8 @@ _ALL = (
     Table(
         name="detect",
         title="Baseline, LCP and ACP on detectors",
-        about="COCO's mAP of detectors whose body spikes; feature pyramid and heads are analog. Potentials are one a "
-        "channel. Baseline as in `cifar`.",
+        about="COCO's mAP of detectors whose body spikes; feature pyramid and heads are analog. There is one potential "
+        "per channel. Baseline as in `cifar`.",
         rows=BASELINES,
         T=(4, 8, 16, 32, 64, 128, 256),
         kind="detection",
@@ -262,12 +284,12 @@ _ALL = (
         sizes=Sizes(images=None, iterations=300, batch=8, weights=Detector.most_images),
     ),
 )
-TABLES = {table.name: table for table in _ALL}  # the paper's
+TABLES = {table.name: table for table in _ALL}  # of the paper
 WAITS = 10  # steps of latency beyond T
 
 
 def frontier(waits: int = WAITS) -> Table:
-    """What accuracy costs in steps, spikes and energy, by the paper's pipelines and by ours."""
+    """The cost of accuracy in steps, spikes and energy, with the paper's pipelines and ours."""
     return Table(
         name="frontier",
         title="Accuracy against latency, spikes and energy",
@@ -291,11 +313,78 @@ def frontier(waits: int = WAITS) -> Table:
 OURS = {"frontier": frontier()}
 
 
-def find(name: str, waits: int | None = None) -> Table:
-    """The table of that name; `waits` is for the frontier."""
+IMAGES = "Images are currents, not Poisson spikes"
+OTHERS = (
+    Row(
+        label="Robust-Norm",
+        pipeline=ROBUST_NORM,
+        way=Anytime(),
+        rival="the 99.9th percentile of each layer, no rounding, as in its paper.",
+    ),
+    Row(
+        label="Spike-Norm",
+        pipeline=SPIKE_NORM,
+        way=Anytime(),
+        rival=f"maximal inputs and hard resets. {IMAGES}, and its paper takes 2,500 steps.",
+    ),
+    Row(
+        label="RMP",
+        pipeline=RMP,
+        way=Anytime(),
+        rival=f"soft resets, and thresholds as low as the residual allows. {IMAGES}; the paper's T≥512 is 2,048 steps.",
+    ),
+    Row(
+        label="TSC",
+        pipeline=TSC,
+        way=Anytime(),
+        rival="RMP's thresholds; the same accuracy as RMP by construction, and other spikes. Its paper also codes the "
+        "image by switches, which is what makes its neurons fire without a break.",
+    ),
+    Row(
+        label="Local balancing",
+        pipeline=LOCAL_BALANCING,
+        most=32,
+        rival="a threshold a channel, v(0) = θ/2 and delayed read-out; it came after the paper.",
+    ),
+    Row(
+        label="Hybrid Train",
+        pipeline=HYBRID_TRAIN,
+        most=8,
+        rival=f"soft resets without leaks, trained for T by few iterations on few images. {IMAGES}; its paper has 20 "
+        "epochs of all training images, dropout, leaks, and at least 100 steps.",
+    ),
+    Row(
+        label="QCFS",
+        pipeline=QCFS,
+        way=Anytime(),
+        rival="a trained network trained on with 8 levels, by few iterations; its paper, which came after this one, "
+        "trains from the start for 300 epochs.",
+    ),
+)
+
+
+def with_rivals(table: Table) -> Table:
+    """The table with the methods of others, measured."""
+    if table.name != "cifar":
+        raise ConfigError(f"--rivals is for the table cifar, not for {table.name}")
+    return replace(table, rows=(*table.rows, *OTHERS))
+
+
+def with_rows(table: Table, labels: Sequence[str]) -> Table:
+    """The table with these rows alone."""
+    there = [row.label for row in table.rows]
+    if missing := [label for label in labels if label not in there]:
+        raise ConfigError(f"{table.name} has no row {missing[0]!r}; it has {', '.join(there)}")
+    return replace(table, rows=tuple(row for row in table.rows if row.label in labels))
+
+
+def find(name: str, waits: int | None = None, rivals: bool = False) -> Table:
+    """The table of that name; `waits` is for the frontier, `rivals` for the table that quotes methods of others."""
     known = {**TABLES, **OURS}
     if name not in known:
-        raise ConfigError(f"there is no table {name!r}; there are {', '.join(known)}")
+        raise ConfigError(f"there is no table {name!r}: choose from {', '.join(known)}")
+    if rivals:
+        return with_rivals(known[name])
     if waits is None:
         return known[name]
     if name not in OURS:

@@ -1,30 +1,30 @@
-"""How a network is made of a row's pipeline: as `convert` does it, within a latency, or with every layer waiting."""
+"""How a network is made from a row's pipeline: by `convert`, within a latency, or with every layer waiting."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
-from spikecal.arguments import home_of, image_dims, number_of_inputs
+from spikecal.arguments import home_of, image_dims, memory_of, number_of_inputs
 from spikecal.calibration.images import collect
 from spikecal.calibration.sweep import StageRecord
 from spikecal.conversion import convert
 from spikecal.graph.joints import Joints
-from spikecal.memory import free_memory
 from spikecal.phases import Context, run_phases
 from spikecal.pipeline import Auto, Plan
 from spikecal.progress import Progress
+from spikecal.ranks import current
 from spikecal.snn.network import SpikingNetwork
 
 PAPERS_JOINTS: Joints = "analog"
-PLACEMENTS = 6  # networks that the search for waits tries, and the one it compares with once more
+PLACEMENTS = 6  # networks tried in the search for waits, including the last comparison
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What a network is made of."""
+    """The inputs for making a network."""
 
     model: nn.Module
     images: Any
@@ -38,7 +38,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Made:
-    """A network, what each stage recorded, and which pipeline was kept where it was chosen."""
+    """A network, the records of its stages, and which pipeline was kept if it was chosen."""
 
     snn: SpikingNetwork
     records: list[StageRecord]
@@ -46,23 +46,25 @@ class Made:
 
 
 class Way(ABC):
-    """A way to make a network. Ways are frozen: a cell has one, and is known by what it depends on."""
+    """A way to make a network. Ways are frozen, as they identify cells."""
+
+    anytime: ClassVar[bool] = False  # whether what it makes does not depend on T: run once, it is read at every T
 
     @abstractmethod
     def make(self, order: Order) -> Made: ...
 
     @abstractmethod
     def depends(self) -> dict[str, Any]:
-        """What a figure depends on beside its pipeline and T."""
+        """What a figure depends on besides its pipeline and T."""
 
     @abstractmethod
     def times(self, plan: Plan) -> float:
-        """How many times what one calibration costs, about."""
+        """The approximate cost as a multiple of one calibration."""
 
 
 @dataclass(frozen=True)
 class Converted(Way):
-    """By `convert`, within a latency such as "+10"; without one no layer waits."""
+    """By `convert`, within a latency such as "+10"; without one, no layer waits."""
 
     latency: str | None = None
 
@@ -92,8 +94,18 @@ class Converted(Way):
 
 
 @dataclass(frozen=True)
+class Anytime(Converted):
+    """By `convert` for the most steps of a table; what is made is the same for every T, and is read at every step."""
+
+    anytime: ClassVar[bool] = True
+
+    def depends(self) -> dict[str, Any]:
+        return {"read": "every step"}
+
+
+@dataclass(frozen=True)
 class TwoPhase(Way):
-    """Every layer waits T - 1 steps, so that it has read all of its input before it fires, and is calibrated so."""
+    """Every layer waits T - 1 steps, so it has read all of its input before it fires, and is calibrated that way."""
 
     def make(self, order: Order) -> Made:
         pipeline = order.plan.fixed
@@ -101,7 +113,7 @@ class TwoPhase(Way):
         bare = Converted().make(replace(order, plan=plain, workdir=None)).snn
         waits = {stage.name: order.T - 1 for stage in bare.stages if stage.spiking}
         network = SpikingNetwork(bare.graph, order.T, waits)
-        device, dtype = home_of(order.model)
+        ranks, (device, dtype) = current(), home_of(order.model)
         inputs, dims = number_of_inputs(order.model), image_dims(order.model)
         images = collect(order.images, pipeline.images, inputs, order.seed, dims)
         context = Context(
@@ -110,10 +122,11 @@ class TwoPhase(Way):
             pipeline=pipeline,
             seed=order.seed,
             micro_batch=None,
-            memory=free_memory(device) // 2 if order.memory is None else order.memory,
+            memory=memory_of(order.memory, ranks.neighbours, device),
             records=False,
             progress=order.progress,
             workdir=None,  # a sweep of biases is short
+            ranks=ranks,
         )
         return Made(network, run_phases(context, network, 0.0))
 

@@ -1,6 +1,6 @@
-"""The JSON of a `.snn` file, checked in full before anything it describes is made: ValueError where it makes no sense.
+"""The JSON of a `.snn` file, checked in full before anything it describes is made; ValueError if invalid.
 
-What operations say of their own settings is checked by themselves (`validate`, `validate_reads`).
+Operations check their own settings (`validate`, `validate_reads`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,18 +17,18 @@ from spikecal.neurons import Neuron
 from spikecal.snn.network import READOUTS
 from spikecal.snn.origin import Origin
 
-READABLE = (1, 2, 3, 4)  # the first knew one kind of neuron
+READABLE = (1, 2, 3, 4)  # the first had only one kind of neuron
 MAX_NODES = 20_000
 MAX_NAME = 500
 MAX_NESTING = 16
 MAX_STEPS = 2**20
-KEYS = (str, int, float)  # what outputs in a dict may be called
+KEYS = (str, int, float)  # types of the keys of outputs in a dict
 
 Spec = Mapping[str, Any]
 
 
 def check_format(spec: Any) -> None:
-    require(isinstance(spec, dict), "its description is no table")
+    require(isinstance(spec, dict), "its description is not a table")
     found = spec.get("format")
     require(
         type(found) is int and found in READABLE,
@@ -37,21 +37,23 @@ def check_format(spec: Any) -> None:
 
 
 def check_description(spec: Spec, stored: Mapping[str, int]) -> None:
-    """`stored` are the tensors of the file. Nothing that the description says is allocated here."""
+    """`stored` are the tensors of the file. Nothing in the description is allocated here."""
     _check_nodes(spec["nodes"])
     outputs = list(_leaves(spec["output"], 0))
     names = {entry["name"] for entry in spec["nodes"]}
-    require(bool(outputs) and names.issuperset(outputs), "it has no output, or one that no node gives")
+    require(bool(outputs) and names.issuperset(outputs), "it has no output, or one that no node computes")
     _check_readers(spec["nodes"], outputs)
-    require(isinstance(spec["head"], bool), "it does not say whether it has a head")
-    require(isinstance(spec["info"], dict), "it does not say what it was made of")
+    require(isinstance(spec["head"], bool), "it does not state whether it has a head")
+    require(isinstance(spec["info"], dict), "it does not state how it was made")
     _check_parameters(spec["parameters"], {entry["name"]: OPS[entry["op"]] for entry in spec["nodes"]}, stored)
     neurons = spec.get("neurons", {})
     known = isinstance(neurons, dict) and all(isinstance(entry, dict) for entry in neurons.values())
-    require(known, "it does not say which neurons it has")
+    require(known, "it does not state which neurons it has")
     _check_time(spec)
     readout = spec["info"].get("readout", "current")
-    require(readout in READOUTS, f"it reads its outputs as {shown(readout)}, which this version of spikecal cannot")
+    require(
+        readout in READOUTS, f"it reads its outputs as {shown(readout)}, which this version of spikecal does not know"
+    )
     Origin.from_info(spec["info"], [int(T) for T in spec["parameters"]])
 
 
@@ -59,14 +61,14 @@ def _check_nodes(nodes: Any) -> None:
     require(isinstance(nodes, list) and 0 < len(nodes) <= MAX_NODES, f"it does not have 1 to {MAX_NODES:,} nodes")
     seen = set[str]()
     for entry in nodes:
-        require(isinstance(entry, dict), "it has a node that is no table")
+        require(isinstance(entry, dict), "it has a node that is not a table")
         name, op, inputs, shapes = (entry[key] for key in ("name", "op", "inputs", "shapes"))
         require(_is_name(name), f"it has a node with a bad name: {shown(name)}")
         require(name not in seen, f"it has two nodes called {shown(name)}")
         require(isinstance(op, str) and op in OPS, f"it has an unknown operation {shown(op)} at {shown(name)}")
         require(isinstance(inputs, list) and isinstance(shapes, list), f"it has a bad node {shown(name)}")
         read = all(isinstance(other, str) and other in seen for other in (*inputs, *shapes))
-        require(read, f"its node {shown(name)} reads what is not there before it")
+        require(read, f"its node {shown(name)} reads a value that does not precede it")
         settings = entry["config"]
         known = isinstance(settings, dict) and settings.keys() <= OPS[op].CONFIG.keys()
         require(known, f"it has unknown settings at {shown(name)}")
@@ -74,12 +76,12 @@ def _check_nodes(nodes: Any) -> None:
 
 
 def _is_name(name: Any) -> bool:
-    """Whether a name is short enough, and text that can be stored again: JSON has halves of characters too."""
+    """Whether a name is short enough and can be stored again: JSON may also contain half characters."""
     return isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.encode(errors="replace").decode() == name
 
 
 def _check_readers(nodes: list[dict[str, Any]], outputs: list[str]) -> None:
-    """Every node is read: no network has others, and they would cost time and memory all the same."""
+    """Raise unless every node is read: no real network has others, yet they would cost time and memory."""
     read = {*outputs, *(name for entry in nodes for name in (*entry["inputs"], *entry["shapes"]))}
     for entry in nodes:
         require(entry["name"] in read or entry["op"] == "Input", f"nothing reads its node {shown(entry['name'])}")
@@ -93,26 +95,28 @@ def _check_parameters(parameters: Any, ops: Mapping[str, type[Op]], stored: Mapp
         for slot, key in table.items():
             name, _, tensor = slot.rpartition(":")
             there = name in ops and tensor in ops[name].TENSORS and isinstance(key, str) and key in stored
-            require(there, f"it has parameters for {shown(slot)}, which is not there")
+            require(there, f"it has parameters for {shown(slot)}, which does not exist")
 
 
 def _check_time(spec: Spec) -> None:
-    """Waits and warm-ups, of T that are there; whether the stages that wait can is known when they are made."""
+    """Check waits and warm-ups for existing T; whether these stages can wait is checked when they are made."""
     waits, warm_ups = spec.get("waits", {}), spec.get("warm_ups", {})
-    require(isinstance(waits, dict) and waits.keys() <= spec["parameters"].keys(), "it does not say which stages wait")
+    require(
+        isinstance(waits, dict) and waits.keys() <= spec["parameters"].keys(), "it does not state which stages wait"
+    )
     for found in waits.values():
         whole = isinstance(found, dict) and all(type(wait) is int for wait in found.values())
-        require(whole, "it has stages that wait what is no number of steps")
+        require(whole, "it has stages that wait an invalid number of steps")
     known = isinstance(warm_ups, dict) and warm_ups.keys() <= spec["parameters"].keys()
-    require(known, "it does not say from which step on it is read")
+    require(known, "it does not state from which step on it is read")
     for T, steps in warm_ups.items():
         within = type(steps) is int and 0 <= steps < int(T)
-        require(within, f"it says to begin reading after {shown(steps)} of {T} steps")
+        require(within, f"it is read only after {shown(steps)} of {T} steps")
 
 
 def _leaves(structure: Any, depth: int) -> Iterator[str]:
     require(depth <= MAX_NESTING, "it nests its outputs too deeply")
-    if structure is None or isinstance(structure, str):  # a model may return None beside its outputs
+    if structure is None or isinstance(structure, str):  # a model may return None besides its outputs
         yield from () if structure is None else (structure,)
         return
     require(isinstance(structure, dict) and len(structure) == 1, "it has a bad output structure")
@@ -120,12 +124,12 @@ def _leaves(structure: Any, depth: int) -> Iterator[str]:
     require(kind in ("dict", "list", "tuple") and isinstance(parts, list), "it has a bad kind of output structure")
     for part in parts:
         named = kind != "dict" or (isinstance(part, list) and len(part) == 2 and isinstance(part[0], KEYS))
-        require(named, "it has outputs without a name in a dict")
+        require(named, "it has outputs in a dict without a name")
         yield from _leaves(part[1] if kind == "dict" else part, depth + 1)
 
 
 def structure_of(described: Any) -> Any:
-    """The nest of outputs that a checked description means."""
+    """The nested outputs of a checked description."""
     if described is None or isinstance(described, str):
         return described
     ((kind, parts),) = described.items()
@@ -135,11 +139,11 @@ def structure_of(described: Any) -> Any:
     return made if kind == "list" else tuple(made)
 
 
-# -- the graph of a description that was checked ---------------------------------------------------------------
+# -- the graph of a checked description ------------------------------------------------------------------------
 
 
 def graph_of(spec: Spec, T: int, tensors: Mapping[str, torch.Tensor], neurons: Mapping[str, Neuron]) -> Graph:
-    """The graph with the parameters for `T` steps; `neurons` are those that are not spikecal's."""
+    """The graph with the parameters for `T` steps; `neurons` are the file's own."""
     graph = Graph(output=structure_of(spec["output"]))
     table = spec["parameters"][str(T)]
     for entry in spec["nodes"]:
@@ -161,33 +165,33 @@ def graph_of(spec: Spec, T: int, tensors: Mapping[str, torch.Tensor], neurons: M
 
 
 def _settings(config: dict[str, Any], neurons: Mapping[str, Neuron]) -> dict[str, Any]:
-    """Those of an operation; neurons that are not spikecal's are objects already."""
+    """The settings of an operation; the file's own neurons are already objects."""
     own = neurons.get(str(config.get("neuron")))
     return config if own is None else {**config, "neuron": own}
 
 
 def _channel(entry: dict[str, Any], op: Op) -> int:
-    """The dimension of the channels; the first format had it only where parameters go by channel."""
+    """The dimension of the channels; the first format had it only for parameters per channel."""
     channel = entry.get("channel", getattr(op, "channel", 1))
-    require(is_channel(channel), f"{shown(entry['name'])} has its channels at a dimension that cannot be")
+    require(is_channel(channel), f"{shown(entry['name'])} has its channels at an impossible dimension")
     return int(channel)
 
 
 def check_numbers(name: str, tensors: Mapping[str, torch.Tensor]) -> None:
     for kind, tensor in tensors.items():
         finite = tensor.is_floating_point() and bool(tensor.isfinite().all())
-        require(finite, f"{kind} of {shown(name)} has values that are not finite numbers")
+        require(finite, f"{kind} of {shown(name)} has NaN or infinite values")
 
 
 def check_neurons(name: str, op: Spike, T: int) -> None:
-    """Thresholds that spikes can be divided by, and biases for as many steps as there are."""
+    """Check that thresholds can be divided by, and that there are biases for every step."""
     if op.theta is None:
         raise ValueError(f"neurons {shown(name)} have no threshold")
     least = torch.finfo(op.theta.dtype).tiny
     usable = bool(((op.theta >= least) & (op.theta <= 1 / least)).all())
-    require(usable, f"the thresholds of {shown(name)} are not positive numbers that can be divided by")
+    require(usable, f"the thresholds of {shown(name)} are not positive, or too small to divide by")
     for kind, each in (("step biases", op.step_bias), ("a reach", op.tensors().get("reach"))):
-        require(each is None or len(each) == T, f"{shown(name)} has {kind} for another number of steps than {T}")
+        require(each is None or len(each) == T, f"{shown(name)} does not have {kind} for {T} steps")
 
 
 def _check_graph(graph: Graph) -> None:
@@ -196,5 +200,5 @@ def _check_graph(graph: Graph) -> None:
     indices = sorted(node.op.index for node in nodes if isinstance(node.op, Input))
     require(bool(indices) and indices == list(range(len(indices))), "its inputs are not numbered")
     kinds = {tensor.dtype for node in nodes for tensor in node.op.tensors().values()}
-    require(len(kinds) <= 1, "its parameters are of different types")
+    require(len(kinds) <= 1, "its parameters have different types")
     check_widths(graph)

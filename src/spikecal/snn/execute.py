@@ -1,4 +1,4 @@
-"""Running one stage: the only place that walks nodes over time. Drivers of whole networks are in `walk`."""
+"""Run one stage: the only place that walks nodes over time. `walk` drives whole networks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,27 +15,27 @@ from spikecal.graph.ops import Joint, Spike
 from spikecal.graph.stages import Stage
 from spikecal.memory import free_memory
 from spikecal.neurons import Cells, Neuron, State
-from spikecal.snn.windows import added_up, over_steps, part
+from spikecal.snn.windows import added_up, gathers, over_steps, part
 
-Shapes = Mapping[str, Sequence[int]]  # node -> shape of its value; dimension 0, the batch, means nothing
-CALL_FLOATS = 1_600_000  # what an average value of one call may hold, all steps together
-PROBES = 3  # images of a pass that computes shapes alone: a number that no channels have by chance
-STEP_FLOATS = 1 << 26  # what the largest value of one call may hold, all steps together: 256 MB
+Shapes = Mapping[str, Sequence[int]]  # node -> shape of its value; dimension 0, the batch, is arbitrary
+CALL_FLOATS = 1_600_000  # most numbers in an average value of one call, over all steps
+PROBES = 3  # images of a pass that computes only shapes: a number unlikely to equal other sizes
+STEP_FLOATS = 1 << 23  # most numbers in the largest value of one call, over all steps: 32 MB
 
 
 @dataclass
 class Memory:
-    """What a stage remembers from one step to the next: the states of its nodes, and how its neurons wait.
+    """What a stage remembers between steps: the states of its nodes, and how its neurons wait.
 
-    Neurons that `wait` so many steps integrate that long before they may fire; after the last step that arrives they
-    fire for as many more.
+    Neurons integrate for `wait` steps before they may fire; after the last step that arrives, they
+    fire for as many more steps.
     """
 
     wait: int = 0
     nodes: dict[str, State] = field(default_factory=dict)
     arrived: int = 0  # steps
     emitted: int = 0  # likewise, of neurons
-    charge: Tensor | None = None  # of the steps that were waited for
+    charge: Tensor | None = None  # integrated while waiting
     silence: Tensor | None = None  # a current `[1, N, ...]` of neurons that wait
 
     def due(self, steps: int) -> int:
@@ -45,12 +45,12 @@ class Memory:
 
 @dataclass(frozen=True)
 class Emission:
-    """What one stage makes of some steps. A leading 1 in place of the steps is the same at every one of them.
+    """The output of a stage for some steps. A leading 1 in place of the steps means a constant value.
 
-    `arriving` `[arrived or 1, N, ...]` reached its end; `value` `[steps or 1, N, ...]` is passed on. Of neurons there
-    are the `total` of their levels `[N, ...]` and, where asked for, the levels of each step as small whole numbers and
+    `arriving` `[arrived or 1, N, ...]` reached its end; `value` `[steps or 1, N, ...]` is passed on. Neurons also have
+    the `total` of their levels `[N, ...]` and, if wanted, the levels of each step as small integers and
     the potentials.
-    Neurons that wait emit fewer steps than arrive, and later on more.
+    Neurons that wait emit fewer steps than arrive at first, and more later.
     """
 
     arriving: Tensor
@@ -58,18 +58,18 @@ class Emission:
     steps: int
     value: Tensor | None = None
     total: Tensor | None = None
-    spikes: Tensor | None = None  # how many were sent: the levels without their signs
+    spikes: Tensor | None = None  # how many were sent: the magnitudes of levels
     levels: Tensor | None = None
     potentials: Tensor | None = None  # of the membranes after each step
 
     def summed(self) -> Tensor:
-        """What was passed on, added up over the steps."""
+        """The output summed over the steps."""
         assert self.value is not None
         return added_up(self.value, self.steps)
 
 
 class Want(Flag):
-    """What an emission should hold beside what arrives; what is not asked for is not computed."""
+    """What an emission should contain besides what arrives; nothing else is computed."""
 
     VALUE = auto()
     TOTAL = auto()
@@ -77,7 +77,7 @@ class Want(Flag):
     POTENTIALS = auto()
 
 
-Ending = Callable[[Stage, Tensor, int, Memory, Want, int], Emission]  # makes levels of what arrives, as `emit` does
+Ending = Callable[[Stage, Tensor, int, Memory, Want, int], Emission]  # turns what arrives into levels, like `emit`
 
 
 def advance(
@@ -90,16 +90,38 @@ def advance(
     flush: int = 0,
     ending: Ending | None = None,
 ) -> Emission:
-    """Move a stage on by the steps that its inputs have: the one way a spiking network runs.
+    """Advance a stage by the steps of its inputs: the only way a spiking network runs.
 
-    `flush` more steps are emitted without any arriving: those that the stage has waited. `memory` moves on in place.
-    `ending` is what the end of a stage does, if that is not `emit`.
+    `flush` more steps are emitted without any arriving: those that the stage has waited. `memory` is updated in place.
+    `ending` replaces `emit` at the end of a stage.
     """
     ending = ending or emit
     if steps == 0:
         assert memory.silence is not None, "a stage is flushed after its input"
         return ending(stage, memory.silence, 0, memory, want, flush)
-    return ending(stage, current(stage, values, steps, shapes, memory), steps, memory, want, flush)
+    return ending(stage, charging_current(stage, values, steps, shapes, memory), steps, memory, want, flush)
+
+
+def charging_current(stage: Stage, values: Mapping[str, Tensor], steps: int, shapes: Shapes, memory: Memory) -> Tensor:
+    """`current`, with one pass in place of several for the steps that all enter before the neurons may fire.
+
+    Neurons that wait are charged with the sum of these steps, and that is so many times the current of their mean. The
+    mean is exact where it is of 2, 4, 8, … steps; of others it would round spikes at a tie another way.
+    """
+    early = min(steps, memory.wait + 1 - memory.arrived)
+    if early < 2 or early & early - 1 or not gathers(stage) or all(len(values[name]) == 1 for name in stage.inputs):
+        return current(stage, values, steps, shapes, memory)
+    means = {name: value if len(value) == 1 else _mean_first(value, early) for name, value in values.items()}
+    found = current(stage, means, steps - early + 1, shapes, memory)
+    if early == steps:
+        return found
+    return torch.cat([found[:1].expand(early, *found.shape[1:]), found[1:]])
+
+
+def _mean_first(value: Tensor, early: int) -> Tensor:
+    """`[steps, N, ...]` with the first `early` steps as one."""
+    mean = value[:early].mean(0, keepdim=True)
+    return mean if len(value) == early else torch.cat([mean, value[early:]])
 
 
 def analog(stage: Stage, values: Mapping[str, Tensor], shapes: Shapes) -> Tensor:
@@ -108,7 +130,7 @@ def analog(stage: Stage, values: Mapping[str, Tensor], shapes: Shapes) -> Tensor
 
 
 def current(stage: Stage, values: Mapping[str, Tensor], steps: int, shapes: Shapes, memory: Memory | None) -> Tensor:
-    """What arrives at the end of a stage, `[steps or 1, N, ...]`; without a memory in the ANN.
+    """What arrives at the end of a stage, `[steps or 1, N, ...]`; in the ANN if there is no memory.
 
     `shapes` has the shape of every value of the network for images of this size.
     """
@@ -124,7 +146,7 @@ def current(stage: Stage, values: Mapping[str, Tensor], steps: int, shapes: Shap
 def emit(
     stage: Stage, arriving: Tensor, steps: int, memory: Memory, want: Want = Want.VALUE, flush: int = 0
 ) -> Emission:
-    """What a stage makes of what arrives at its end: the levels of its neurons, or at a joint the current itself."""
+    """Turn what arrives at the end of a stage into its output: levels of neurons, or at a joint the current itself."""
     end, op = stage.end, stage.end.op
     if isinstance(op, Joint):
         return Emission(arriving, steps, steps, value=op.over_time([arriving], steps, [arriving.shape[1:]], {}))
@@ -135,7 +157,8 @@ def emit(
         memory.silence = torch.zeros_like(arriving[:1]) if memory.wait else None
     emitted = memory.due(steps) + flush
     signed = neuron.alphabet[0] < 0
-    value = over_steps(like, emitted) if Want.VALUE in want else None
+    counts_switches = neuron.switches and Want.TOTAL in want
+    value = over_steps(like, emitted) if Want.VALUE in want or counts_switches else None
     total = torch.zeros_like(like) if Want.TOTAL in want else None
     spikes = torch.zeros_like(like) if signed and Want.TOTAL in want else total
     levels = over_steps(like, emitted, whole_numbers(neuron)) if Want.LEVELS in want else None
@@ -159,15 +182,27 @@ def emit(
             if potentials is not None:
                 potentials[t].copy_(neuron.potential(state, own, passed))
             t += 1
+    if counts_switches and value is not None:
+        spikes = switched(value, state["on"])
     return Emission(arriving, steps, emitted, value, total, spikes, levels, potentials)
+
+
+def switched(value: Tensor, on: Tensor) -> Tensor:
+    """How often switches `[steps, N, ...]` are turned on and off `[N, ...]`; `on` is how they were, and is moved on."""
+    count = torch.zeros_like(on)
+    for now in value:
+        level = (now != 0).to(on)
+        count.add_((level - on).abs_())
+        on.copy_(level)
+    return count
 
 
 def _charging(
     memory: Memory, arriving: Tensor, steps: int, cells: Cells, flush: int
 ) -> Iterator[tuple[Tensor, Cells, int]]:
-    """The currents that neurons fire at, each with their parameters and how many steps it lasts.
+    """The currents that drive neurons, each with the parameters and the number of steps it lasts.
 
-    What arrives while they wait enters with the first of them, bias included; in flushed steps nothing enters.
+    What arrives while they wait is added to the first, including bias; in flushed steps nothing arrives.
     """
     held = min(steps, max(0, memory.wait - memory.arrived))
     if cells.step_bias is not None and steps:
@@ -189,13 +224,13 @@ def _charging(
 
 
 def _reaching(cells: Cells, memory: Memory, steps: int) -> Cells:
-    """The parameters with the reach of the next steps that are emitted."""
+    """The parameters with the reach of the next emitted steps."""
     first, memory.emitted = memory.emitted, memory.emitted + steps
     return cells if cells.reach is None else replace(cells, reach=cells.reach[first : first + steps])
 
 
 def whole_numbers(neuron: Neuron) -> torch.dtype:
-    """The type that holds the levels of a neuron in one byte."""
+    """The dtype that holds the levels of a neuron in one byte."""
     return torch.bool if neuron.alphabet == (0, 1) else torch.int8
 
 
@@ -208,24 +243,24 @@ def shapes_of(graph: Graph, inputs: Sequence[Tensor]) -> dict[str, torch.Size]:
 
 @torch.no_grad()
 def check_values(graph: Graph, inputs: Sequence[Tensor]) -> None:
-    """Raise, before anything is computed, where a value mixes up images, is empty or does not fit into memory."""
+    """Raise, before computing anything, if a value mixes images, is empty or does not fit into memory."""
     room = free_memory(inputs[0].device)
     shapes = Graph({node.name: replace(node, op=node.op.clone().to("meta")) for node in graph.nodes.values()})
     probes = [torch.empty(PROBES, *x.shape[1:], dtype=x.dtype, device="meta") for x in inputs]
     with _refusing(inputs):
         for name, value in shapes.walk(*probes):
             if value.ndim == 0 or value.shape[0] != PROBES:
-                raise ValueError(f"{name} mixes up images")
+                raise ValueError(f"{name} mixes images")
             if value.numel() == 0:
                 raise ValueError(f"{name} is empty")
             needed = value.nbytes // PROBES
             if needed > room:
-                raise ValueError(f"{name} needs {needed:,} bytes of memory for one image, and {room:,} are free")
+                raise ValueError(f"{name} needs {needed:,} bytes of memory for one image, but {room:,} are free")
 
 
 @contextmanager
 def _refusing(inputs: Sequence[Tensor]) -> Iterator[None]:
-    """Whatever operations raise of inputs that they cannot take becomes one line."""
+    """Turn anything that operations raise for unsuitable inputs into one line."""
     try:
         yield
     except (RuntimeError, ValueError, TypeError, IndexError, ArithmeticError, MemoryError) as error:
@@ -239,12 +274,12 @@ def largest_value(shapes: Shapes) -> int:
 
 
 def steps_per_call(shapes: Shapes, images: int) -> int:
-    """How many steps to run at once, for large images not all of them: the largest value must stay of bearable size."""
+    """How many steps to run at once; for large images not all, to limit the size of the largest value."""
     return max(1, STEP_FLOATS // (max(1, images) * largest_value(shapes)))
 
 
 def images_per_call(shapes: Shapes, steps: int) -> int:
-    """How many images to run at once: larger batches fall out of the processor's caches and are slower, not faster."""
+    """How many images to run at once: larger batches do not fit into the processor's caches and are slower."""
     average = sum(prod(shape[1:]) for shape in shapes.values()) / len(shapes)
     fitting = max(1, int(CALL_FLOATS / (steps * max(1, average))))
     return min(1 << fitting.bit_length() - 1, 128)

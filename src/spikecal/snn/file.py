@@ -1,4 +1,4 @@
-"""`net.snn`: one safetensors file, the graph as JSON in its header. Reading it runs nobody's code.
+"""`net.snn`: one safetensors file, the graph as JSON in its header. Reading it runs no code.
 
 The header's one metadata key, `spikecal`, is `<sha256> <json>`: the hash covers the JSON and every tensor, so any
 altered byte is noticed. The JSON is checked in full before a tensor is read (`reading`, `description`).
@@ -27,14 +27,14 @@ from spikecal.snn.own_neurons import Given, missing, stored_neurons
 from spikecal.snn.reading import Reader
 
 FORMAT = 2
-IN_TIME = 3  # with waits, a bias per step or a warm-up: a program that does not know of them must not run them
+IN_TIME = 3  # with waits, a bias per step or a warm-up: programs that do not know these must not run them
 SIGNED = 4  # with signed neurons at linear values
 
 
 def write(path: str | Path, networks: Mapping[int, SpikingNetwork], origin: Origin, extra: dict[str, Tensor]) -> None:
-    """Write networks of one graph, one for each T, atomically. Equal tensors are stored once.
+    """Write networks of one graph, one per T, atomically. Equal tensors are stored once.
 
-    `extra` are tensors kept beside the networks (histograms).
+    `extra` are further tensors (histograms).
     """
     path, neurons = Path(path), stored_neurons(networks.values())
     stored: dict[str, Tensor] = {}
@@ -73,7 +73,7 @@ def write(path: str | Path, networks: Mapping[int, SpikingNetwork], origin: Orig
         sort_keys=True,
     )
     metadata = {"spikecal": f"{checksum(spec, stored.items())} {spec}"}
-    # save_file would leave a temporary file of its own behind when killed
+    # save_file would leave a temporary file behind when killed
     write_whole(path, save(stored, metadata))
 
 
@@ -84,7 +84,7 @@ def _check_writable(path: Path, node: Node, T: int) -> None:
         if isinstance(node.op, Spike):
             check_neurons(node.name, node.op, T)
     except ValueError as error:
-        raise FileError(f"{path} is not written: {error}") from error
+        raise FileError(f"{path} was not written: {error}") from error
 
 
 def _node_to_json(node: Node) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def _structure_to_json(structure: Any) -> Any:
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """A copy with plain strides: `contiguous` leaves those of single elements as they are, and they may be 0."""
+    """A contiguous copy: `contiguous` keeps the strides of single elements, which may be 0."""
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
@@ -124,10 +124,10 @@ def load(
     neurons: Sequence[Given] = (),
     device: Device = None,
 ) -> SpikingNetwork:
-    """The network in `path` for `T` steps (the largest there is, if not said).
+    """The network in `path` for `T` steps (by default the largest T).
 
-    `head` is the analog end of a network that was converted with `keep`: only its spiking body is in the file.
-    `neurons` are the classes of neurons that are not spikecal's, or `file.py:Class`: files name them and never import.
+    `head` is the analog end of a network converted with `keep`, of which the file has only the spiking body.
+    `neurons` are the classes of the file's own neurons, or `file.py:Class`: files name them but never import them.
     `device`: where to put it, by default the CPU.
     """
     home = device_of(device)
@@ -136,9 +136,9 @@ def load(
     if T is None:
         T = steps[-1]
     if (chosen := whole(T)) is None or chosen not in steps:
-        raise FileError(f"{path} has no network for T={T!r}; it has T={', '.join(map(str, steps))}")
+        raise FileError(f"{path} has no network for T={T!r}: choose from T={', '.join(map(str, steps))}")
     if (kind := missing(reader.neurons)) is not None:
-        raise FileError(f"{path} has neurons that are not spikecal's, and a file holds no code: add neurons=['{kind}']")
+        raise FileError(f"{path} has neurons of its own, whose code is not in the file: add neurons=['{kind}']")
     if reader.spec["head"] and head is None:
         raise FileError(f"{path} holds a spiking body without its analog head: load it with head=module")
     if head is not None and not reader.spec["head"]:

@@ -26,18 +26,18 @@ from spikecal.tensors import as_tensor, channels_last, one_image
 if TYPE_CHECKING:
     from spikecal.snn.trainable import Surrogate, Trainable
 
-Frames = tuple[Tensor, ...]  # of each input, `[T, N, ...]`, or `[1, N, ...]` where every step is the same
+Frames = tuple[Tensor, ...]  # of each input, `[T, N, ...]`, or `[1, N, ...]` if constant
 
-# How an output that is itself an activation is read: as the activation of the mean current, or as mean spikes.
+# How to read an output that is itself an activation: as the activation of the mean current, or as mean spikes.
 Readout = Literal["current", "spikes"]
 READOUTS = get_args(Readout)
-EXPORT = "spikecal.export.export"  # builds on this module, and is imported when a network is exported
+EXPORT = "spikecal.export.export"  # builds on this module, so it is imported late
 
 
 class SpikingNetwork(nn.Module):
     """A calibrated canonical graph for `T` steps. `snn(x)` is like `model(x)`: the mean over the steps.
 
-    `waits` says which stages wait how many steps before they may fire; every value then has its T steps later.
+    `waits` is how many steps stages wait before they may fire; later values then have their T steps later.
     """
 
     def __init__(self, graph: Graph, T: int, waits: Mapping[str, int] | None = None) -> None:
@@ -48,7 +48,7 @@ class SpikingNetwork(nn.Module):
         self.head = graph.head
         self.origin = Origin()
         self.readout: Readout = "current"
-        self.warm_up = 0  # steps of each output that are not read, once there are others
+        self.warm_up = 0  # first steps of each output to ignore once there are more
         self._shapes: dict[tuple[torch.Size, ...], dict[str, torch.Size]] = {}
         weights_channels_last(graph)
         self.reset()
@@ -57,7 +57,7 @@ class SpikingNetwork(nn.Module):
 
     @property
     def waits(self) -> Mapping[str, int]:
-        """The stages that wait, and how many steps."""
+        """The stages that wait, with their numbers of steps."""
         return self.windows.waits
 
     @property
@@ -67,7 +67,7 @@ class SpikingNetwork(nn.Module):
 
     @property
     def interval(self) -> int:
-        """Steps between two images when they follow each other as closely as they can: no membrane holds two."""
+        """Steps between two images that follow each other as closely as possible: no membrane may hold two."""
         return self.windows.interval
 
     @property
@@ -81,24 +81,25 @@ class SpikingNetwork(nn.Module):
     def forward(self, *inputs: Tensor, steps: int | None = None, over_time: bool = False) -> Any:
         """Like the model: the mean over all T steps of the output, or over the first `steps` of them.
 
-        With `over_time` inputs are `[T, N, ...]`, one frame for each step.
+        With `over_time`, inputs are `[T, N, ...]`, one frame per step.
         """
         return self._finish(self.output_values(*inputs, steps=steps, over_time=over_time))
 
     @whatever_the_default
     @torch.no_grad()
     def output_values(self, *inputs: Tensor, steps: int | None = None, over_time: bool = False) -> dict[str, Tensor]:
-        """The outputs by name, before they get the model's structure and pass its analog head."""
+        """The outputs by name, before the model's structure and analog head are applied."""
         if steps is not None and not 1 <= steps <= self.T:
-            raise DataError(f"a network for T={self.T} cannot be read after {steps} steps")
+            raise DataError(f"a network for T={self.T} cannot be read after {steps} steps: give 1 to {self.T}")
         return self.mean_outputs(self.checked(inputs, over_time), self.T if steps is None else steps)
 
     @whatever_the_default
     @torch.no_grad()
-    def counted(self, *inputs: Tensor) -> tuple[Any, dict[str, Tensor]]:
-        """What `forward` gives, and the spike counts of every layer; it takes the memory of `forward`, not of `run`."""
+    def counted(self, *inputs: Tensor, steps: int | None = None) -> tuple[Any, dict[str, Tensor]]:
+        """What `forward` gives, and the spike counts of every layer until then; it takes the memory of `forward`."""
         frames, recorder = self.checked(inputs), Recorder()
-        means = [self._mean(batch, self.T, self.windows.end, recorder) for batch in self._batches(frames)]
+        end = self.windows.end if steps is None else steps + self._latest_start
+        means = [self._mean(batch, steps or self.T, end, recorder) for batch in self._batches(frames)]
         return self._finish(side_by_side(means)), recorder.spikes()
 
     @whatever_the_default
@@ -108,8 +109,8 @@ class SpikingNetwork(nn.Module):
     ) -> Run:
         """All T steps, with the output after each of them and the spike counts of every layer.
 
-        `record` names layers of neurons whose spike trains are kept, with `potentials` their membranes too. With
-        `over_time` inputs are `[T, N, ...]`, one frame for each step: the same as `step` with one after the other.
+        `record` names layers of neurons whose spike trains are kept, and with `potentials` also their membranes. With
+        `over_time`, inputs are `[T, N, ...]`, one frame per step: the same as calling `step` with each of them.
         """
         frames = self.checked(inputs, over_time)
         recorder = Recorder(layers(record, self.stages), potentials)
@@ -124,7 +125,7 @@ class SpikingNetwork(nn.Module):
     @whatever_the_default
     @torch.no_grad()
     def outputs_after(self, *inputs: Tensor, warm_ups: Sequence[int]) -> list[dict[str, Tensor]]:
-        """The outputs by name as they would be with each of these `warm_ups`, from one run."""
+        """The outputs by name for each of these `warm_ups`, from a single run."""
         found: list[dict[str, list[Tensor]]] = [{} for _ in warm_ups]
         for batch in self._batches(self.checked(inputs)):
             for name, value in self._output_currents(batch).items():
@@ -134,7 +135,7 @@ class SpikingNetwork(nn.Module):
         return [{name: joined(parts) for name, parts in outputs.items()} for outputs in found]
 
     def mean_outputs(self, frames: Frames, steps: int, ending: Ending | None = None) -> dict[str, Tensor]:
-        """The outputs by name after `steps`; `ending` is what ends of stages do, if they do not only fire."""
+        """The outputs by name after `steps`; `ending` replaces `emit` at the ends of stages."""
         end = steps + self._latest_start
         return side_by_side([self._mean(batch, steps, end, ending=ending) for batch in self._batches(frames)])
 
@@ -165,7 +166,7 @@ class SpikingNetwork(nn.Module):
         return self._means(sums)
 
     def _go(self, course: Course, frames: Frames, end: int, outputs: Sums | Parts, recorder: Recorder | None) -> None:
-        """All steps until `end`. Large images run a few steps at a time, which is all the memory they need."""
+        """Run all steps until `end`. Large images run a few steps at a time, to save memory."""
         at_once = steps_per_call(course.shapes, frames[0].shape[1])
         at_once = end if at_once >= self.T or course.ending is not None else at_once  # no value has more than T steps
         if recorder is not None:
@@ -185,7 +186,7 @@ class SpikingNetwork(nn.Module):
         recorder: Recorder | None = None,
         last: bool = False,
     ) -> None:
-        """Go on for some steps, and add what the outputs are read from; the recorder is shown all that is emitted."""
+        """Run some more steps, and add up what outputs are read from; the recorder sees everything emitted."""
         wanted = set(self.graph.outputs())
         for name in wanted & values.keys():
             outputs.add(name, values[name], min(steps, self.T - course.now))
@@ -197,7 +198,7 @@ class SpikingNetwork(nn.Module):
                 recorder.add(stage.name, emission)
 
     def _of_output(self, stage: Stage, emission: Emission) -> tuple[Tensor, int]:
-        """What an output is read from, and its steps: where it is itself an activation, its current or its spikes."""
+        """What an output is read from, and its steps: its current or its spikes if it is itself an activation."""
         if stage.spiking and self.readout == "current":
             return emission.arriving, emission.arrived
         assert emission.value is not None
@@ -210,7 +211,7 @@ class SpikingNetwork(nn.Module):
         return end.op(mean) if isinstance(end.op, Spike) else mean
 
     def _means(self, sums: Sums) -> dict[str, Tensor]:
-        """Outputs from what has arrived so far."""
+        """The outputs so far."""
         return {name: self._read(self.graph.nodes[name], mean) for name, mean in sums.means().items()}
 
     def _finish(self, values: dict[str, Tensor]) -> Any:
@@ -225,19 +226,19 @@ class SpikingNetwork(nn.Module):
         self._step_shapes: list[torch.Size] = []
 
     @whatever_the_default
-    @torch.inference_mode(False)  # what is remembered must also be of use outside of it
+    @torch.inference_mode(False)  # what is remembered must be usable outside of inference mode
     @torch.no_grad()
     def step(self, *inputs: Tensor) -> Any:
-        """One step in constant memory; returns the output so far, the mean over its steps since `reset`.
+        """Run one step in constant memory; returns the output so far, the mean over its steps since `reset`.
 
-        That is None until all outputs have started. The input is not looked at after its T steps.
+        That is None until all outputs have started. The input is ignored after its T steps.
         """
         frames = self.checked(inputs)
         shapes_now = [x.shape for x in frames]
         if self._course is None:
             self._course, self._step_shapes = Course(self.windows, self._shapes_of(frames)), shapes_now
         if self._step_shapes != shapes_now:
-            raise DataError("a step's inputs have another shape than those before: call reset() first")
+            raise DataError("the inputs of this step have a different shape from those before: call reset() first")
         if self._course.now == self.latency:
             raise DataError(f"all {self.latency} steps of this network have been run: call reset() first")
         self._advance(self._course, self._over_time(frames), 1, self._sums)
@@ -246,16 +247,16 @@ class SpikingNetwork(nn.Module):
     # -- inputs ------------------------------------------------------------------------------------------------
 
     def input_values(self, inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
-        """Inputs as values over time, the same at every step."""
+        """Inputs as values that are constant over time."""
         return self._over_time(tuple(x.unsqueeze(0) for x in inputs))
 
     def _over_time(self, frames: Frames) -> dict[str, Tensor]:
-        """Frames by the names of inputs, images in the layout that convolutions are fastest on."""
+        """Frames by the names of inputs, images in the layout in which convolutions are fastest."""
         laid = (channels_last(x.flatten(0, 1)).unflatten(0, x.shape[:2]) for x in frames)
         return dict(zip(self.graph.inputs(), laid, strict=True))
 
     def images_per_call(self, *inputs: Tensor) -> int:
-        """How many images like these one call runs best; more are cut into such parts."""
+        """How many images like these to run in one call; larger batches are split accordingly."""
         return images_per_call(self._shapes_for(inputs), self.T)
 
     def _batches(self, frames: Frames) -> list[Frames]:
@@ -276,7 +277,7 @@ class SpikingNetwork(nn.Module):
         return self._shapes[key]
 
     def checked(self, inputs: tuple[Any, ...], over_time: bool = False) -> Frames:
-        """The inputs in the network's precision as frames, or an error that says what is wrong with them."""
+        """The inputs as frames in the network's precision; raises if they are invalid."""
         expected = len(self.graph.inputs())
         if len(inputs) != expected:
             raise DataError(f"the network takes {expected} inputs, not {len(inputs)}")
@@ -285,7 +286,7 @@ class SpikingNetwork(nn.Module):
             raise DataError("the network takes tensors of floats, normalised as in training")
         if over_time:
             tensors = tuple(self._frames(x) for x in tensors)
-        for x, shape in zip(tensors, self.origin.inputs, strict=False):  # none of a network from an old file
+        for x, shape in zip(tensors, self.origin.inputs, strict=False):  # unknown for a network from an old file
             if x.ndim - over_time == len(shape):
                 raise one_image(x[0] if over_time else x)
             if not over_time and x.ndim == len(shape) + 2 > 3:
@@ -298,11 +299,11 @@ class SpikingNetwork(nn.Module):
 
     def _frames(self, x: Tensor) -> Tensor:
         if x.ndim < 3 or len(x) != self.T:
-            raise DataError(f"inputs over time are {self.T} frames [T, N, ...], one for each step, not {list(x.shape)}")
+            raise DataError(f"inputs over time must be {self.T} frames [T, N, ...], one per step, not {list(x.shape)}")
         return x
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """As modules do. Networks of one conversion share memory where they are equal: the others keep theirs."""
+        """Like a module. Networks of one conversion share memory if equal, so this one gets its own."""
         for parameter in self.parameters():
             parameter.data = parameter.data.clone()
         return super().load_state_dict(*args, **kwargs)
@@ -318,30 +319,30 @@ class SpikingNetwork(nn.Module):
     # -- other programs ----------------------------------------------------------------------------------------
 
     def export(self, path: str | Path, images: Tensor | None = None, **settings: Any) -> Any:
-        """Write this network for another simulator; `to` is nir, onnx or spikingjelly, by default what the suffix says.
+        """Write this network for another simulator; `to` is nir, onnx or spikingjelly, by default by the suffix.
 
-        `images` are like those it will run on: their size counts. With `bits` it has whole numbers, with one scale
-        `per` channel or layer, and biases are calibrated on `images`. With `exact` its numbers are rounded so that
-        every sum is exact in float32. Returns what can be verified there.
+        `images` are like those it will run on: their size matters. With `bits` its values are integers, with one scale
+        `per` channel or layer, and biases are calibrated on `images`. With `exact` its values are rounded so that
+        every sum is exact in float32. Returns what can be verified in other simulators.
         """
         return import_module(EXPORT).export(self, path, images, **settings)
 
     def export_inputs(self, images: Tensor) -> Tensor:
-        """What goes into the exported network at each step, `[latency, N, C + planes, ...]`."""
+        """The input of the exported network at each step, `[latency, N, C + planes, ...]`."""
         frames: Tensor = import_module(EXPORT).export_inputs(self, images)
         return frames
 
     def export_outputs(self, outputs: Tensor) -> Tensor:
-        """The answers, from what comes out of the exported network at each step, `[latency, N, ...]`."""
+        """The answers, from the outputs of the exported network at each step, `[latency, N, ...]`."""
         answers: Tensor = import_module(EXPORT).export_outputs(self, outputs)
         return answers
 
     # -- other forms -------------------------------------------------------------------------------------------
 
     def trainable(self, surrogate: "Surrogate | None" = None) -> "Trainable":
-        """A copy as a module whose outputs have gradients, for a training loop of your own.
+        """A copy as a module whose outputs have gradients, for your own training loop.
 
-        `surrogate` is the slope that stands for that of a spike: a function of how far the potential is from the
+        `surrogate` is the slope used for that of a spike: a function of the distance of the potential from the
         threshold, in units of it. By default it is `max(0, 1 - |d|)`.
         """
         from spikecal.snn.trainable import Trainable, triangle  # trainable.py builds on this module
@@ -357,7 +358,7 @@ class SpikingNetwork(nn.Module):
         thetas: dict[str, Tensor] = {}
         for node in graph.nodes.values():
             for i, source in enumerate(node.inputs):
-                if source in thetas:  # this reader gets 0/1 spikes: scale them for itself
+                if source in thetas:  # this reader gets 0/1 spikes and must scale them itself
                     scale, channel = ChannelAffine(scale=thetas[source]), graph.nodes[source].channel
                     scaled = result.add(Node(f"{node.name}.in{i}", scale, (source,), channel=channel))
                     node.inputs = (*node.inputs[:i], scaled, *node.inputs[i + 1 :])
@@ -374,7 +375,7 @@ class SpikingNetwork(nn.Module):
 
 
 def _module_name(node: str) -> str:
-    """A name without dots, which modules cannot have, and another one for every node.
+    """A unique name without dots, which names of modules cannot contain.
 
     The slash in front keeps a layer called "values" apart from the dictionary's own attributes.
     """
@@ -382,7 +383,7 @@ def _module_name(node: str) -> str:
 
 
 def _check_channels(stage: Stage, shape: Sequence[int], T: int) -> None:
-    """Raise if the neurons of a stage have other numbers of parameters than channels, as a damaged file may say."""
+    """Raise if the neurons of a stage do not have one parameter per channel, as in a damaged file."""
     op = stage.end.op
     assert isinstance(op, (Spike, Joint))
     if op.channel >= len(shape) and (len(shape) > 1 or isinstance(op, Spike)):
@@ -390,7 +391,7 @@ def _check_channels(stage: Stage, shape: Sequence[int], T: int) -> None:
     channels = channels_of(op, shape)
     for kind, tensor in op.tensors().items():
         if tensor.ndim == 1 and len(tensor) not in (1, channels):
-            raise DataError(f"{stage.name} has {channels} channels and {len(tensor)} numbers for {kind}")
+            raise DataError(f"{stage.name} has {channels} channels, but {len(tensor)} numbers for {kind}")
         widths = {"step_bias": (channels,), "reach": (1, channels)}.get(kind)
         if widths is not None and tuple(tensor.shape) not in [(T, width) for width in widths]:
             raise DataError(f"{stage.name} has {T} steps and {channels} channels, but its {kind} is "
@@ -398,7 +399,7 @@ def _check_channels(stage: Stage, shape: Sequence[int], T: int) -> None:
 
 
 def _make_unit(graph: Graph, node: Node, is_output: bool) -> Tensor:
-    """Give the neurons of `node` thresholds of 1 and their current in units of theta; returns theta, shaped."""
+    """Give the neurons of `node` thresholds of 1 and currents in units of theta; returns theta, shaped to broadcast."""
     op = node.op
     assert isinstance(op, Spike) and op.theta is not None
     theta = op.height(op.ndim)
@@ -416,13 +417,13 @@ def _make_unit(graph: Graph, node: Node, is_output: bool) -> Tensor:
 
 
 def _scaled(end: Node, spikes: Tensor) -> Tensor:
-    """Mean spikes of a layer in the ANN's units, also where thresholds are 1."""
+    """Mean spikes of a layer in the ANN's units, even if thresholds are 1."""
     op = end.op
     return spikes * along(op.gain, op.channel, op.ndim) if isinstance(op, Spike) and op.gain is not None else spikes
 
 
 def weights_channels_last(graph: Graph) -> None:
-    """Lay out convolutions for channels-last images; done before a graph is cloned, all clones share the memory."""
+    """Lay out convolutions for channels-last images; if done before cloning a graph, all clones share the memory."""
     for node in graph.nodes.values():
         if isinstance(node.op, Conv):
             node.op.weight.data = channels_last(node.op.weight.data)

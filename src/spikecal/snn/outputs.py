@@ -1,4 +1,4 @@
-"""What outputs are read from, put together: over the steps of a run, and over the parts of a batch."""
+"""Collect what outputs are read from, over the steps of a run and the parts of a batch."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from spikecal.snn.windows import added_up, part
 
 
 class Sums:
-    """What outputs are read from, added up over the first `most` steps of each; anew after `warm_up` steps."""
+    """Sums of what outputs are read from, over the first `most` steps of each; restarted after `warm_up` steps."""
 
     def __init__(self, most: int, warm_up: int = 0) -> None:
         self._most, self._warm_up = most, warm_up
@@ -20,7 +20,7 @@ class Sums:
         end = min(known + steps, self._most)
         if end <= known:
             return
-        if first < self._warm_up < end:  # the steps before are forgotten
+        if first < self._warm_up < end:  # forget the steps before
             total, first = None, self._warm_up
         start = max(known, first)
         more = added_up(part(value, start - known, end - known), end - start)
@@ -31,7 +31,7 @@ class Sums:
 
 
 class Parts:
-    """What outputs are read from, all of its steps."""
+    """All steps of what outputs are read from."""
 
     def __init__(self) -> None:
         self._found: dict[str, list[tuple[Tensor, int]]] = {}
@@ -41,7 +41,7 @@ class Parts:
             self._found.setdefault(name, []).append((value, steps))
 
     def values(self) -> dict[str, Tensor]:
-        """`[T, N, ...]` each, or `[1, N, ...]` where there is one part, the same at every step."""
+        """`[T, N, ...]` each, or `[1, N, ...]` for a single constant part."""
         return {
             name: parts[0][0]
             if len(parts) == 1
@@ -51,17 +51,17 @@ class Parts:
 
 
 def joined(parts: list[Tensor], dim: int = 0) -> Tensor:
-    """The parts as one; a single one is not copied."""
+    """Concatenate the parts; a single one is not copied."""
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 
 
 def side_by_side(parts: list[dict[str, Tensor]], dim: int = 0) -> dict[str, Tensor]:
-    """Values of several parts of a batch as those of the whole."""
+    """Combine values of several parts of a batch."""
     return {name: joined([part[name] for part in parts], dim) for name in parts[0]}
 
 
 def running_mean(current: Tensor, T: int, warm_up: int = 0) -> Tensor:
-    """`[T or 1, N, ...]` currents to their means over the first 1, 2, ... T steps; anew after `warm_up` of them."""
+    """Means of `[T or 1, N, ...]` currents over the first 1, 2, ... T steps; restarted after `warm_up` steps."""
     if current.shape[0] == 1:
         return current.expand(T, *current.shape[1:]).clone()
     if warm_up:
@@ -71,7 +71,7 @@ def running_mean(current: Tensor, T: int, warm_up: int = 0) -> Tensor:
 
 
 def stack(steps: list[Any]) -> Any:
-    """A list of equal structures as one structure of stacked tensors."""
+    """Turn a list of equal structures into one structure of stacked tensors."""
     first = steps[0]
     if isinstance(first, dict):
         return {key: stack([s[key] for s in steps]) for key in first}

@@ -1,4 +1,4 @@
-"""Reading `.snn` files: header, tensors, checksum and description are checked in full, and nobody's code runs."""
+"""Read `.snn` files: header, tensors, checksum and description are checked in full, and no code runs."""
 
 import json
 import math
@@ -32,7 +32,7 @@ class Reader:
     """An opened and checked `.snn` file."""
 
     def __init__(self, path: str | Path, neurons: Sequence[Given] = ()) -> None:
-        """`neurons`: those of its neurons that are not spikecal's, as the user gives them."""
+        """`neurons`: the file's own neurons, provided by the user."""
         self.path = Path(path)
         try:
             header = self._header()
@@ -40,14 +40,14 @@ class Reader:
             self._read(header, neurons)
         except OSError as error:
             raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
-        except ConfigError as error:  # of neurons that the user gives
+        except ConfigError as error:  # about neurons provided by the user
             raise FileError(f"{path}: {error}") from error
         except NOT_WHOLE as error:
             raise self._not_whole(error) from error
 
     def _not_whole(self, error: Exception) -> FileError:
         reason = f"{shown(error.args[0])} is missing" if isinstance(error, KeyError) else first_line(error)
-        return FileError(f"{self.path} is not a whole spikecal network: {reason}")
+        return FileError(f"{self.path} is not a complete spikecal network: {reason}")
 
     def _header(self) -> dict[str, Any]:
         with open_regular(self.path) as file:
@@ -55,12 +55,12 @@ class Reader:
             start = file.read(8)
             require(len(start) == 8, "it is too short")
             (length,) = struct.unpack("<Q", start)
-            require(length <= min(MAX_HEADER, size - 8), "its header does not fit, or it is cut off")
+            require(length <= min(MAX_HEADER, size - 8), "its header does not fit, or the file is truncated")
             raw = file.read(length)
         require(raw.startswith(b"{") and raw.rstrip(b" ").endswith(b"}"), "it has no header")
         self._data_bytes = size - 8 - length
-        if self._data_bytes > (free := free_memory()):  # a file with holes may say anything
-            raise FileError(f"{self.path} needs {self._data_bytes:,} bytes of memory, and {free:,} are free")
+        if self._data_bytes > (free := free_memory()):  # a sparse file may claim any size
+            raise FileError(f"{self.path} needs {self._data_bytes:,} bytes of memory, but {free:,} are free")
         header = json.loads(raw.decode())
         require(isinstance(header, dict) and isinstance(header.get("__metadata__"), dict), "it has no metadata")
         described = isinstance(header["__metadata__"].get("spikecal"), str)
@@ -83,7 +83,7 @@ class Reader:
         return sorted(int(T) for T in self.spec["parameters"])
 
     def readout(self) -> Readout:
-        """How outputs that are activations are read; files that do not say it are of networks that pass currents on."""
+        """How outputs that are activations are read; in files that do not state it, as currents."""
         return "spikes" if self.spec["info"].get("readout") == "spikes" else "current"
 
     def waits(self, T: int) -> dict[str, int]:
@@ -91,11 +91,11 @@ class Reader:
         return dict(self.spec.get("waits", {}).get(str(T), {}))
 
     def warm_up(self, T: int) -> int:
-        """The steps of each output that are not read in the network for `T` steps."""
+        """The first steps of each output that the network for `T` steps ignores."""
         return int(self.spec.get("warm_ups", {}).get(str(T), 0))
 
     def origin(self) -> Origin:
-        """Where its networks come from."""
+        """The origin of its networks."""
         return Origin.from_info(self.spec["info"], self.steps())
 
     def graph(self, T: int) -> Graph:
@@ -119,7 +119,7 @@ class Reader:
 
 
 def _checked_tensors(header: dict[str, Any], data_bytes: int) -> dict[str, int]:
-    """The bytes of every tensor, each inside the file, as long as its shape says; they fill it without overlap."""
+    """The bytes of every tensor, checked to lie inside the file, fit its shape, and fill the file without overlap."""
     spans, found = [], {}
     for name, entry in header.items():
         if name == "__metadata__":
@@ -134,7 +134,7 @@ def _checked_tensors(header: dict[str, Any], data_bytes: int) -> dict[str, int]:
         found[name] = end - begin
     position = 0
     for begin, end in sorted(spans):
-        require(begin == position and end <= data_bytes, "its tensors do not fill it: it is damaged or cut off")
+        require(begin == position and end <= data_bytes, "its tensors do not fill it: it is damaged or truncated")
         position = end
     require(position == data_bytes, "it has bytes that belong to no tensor")
     return found

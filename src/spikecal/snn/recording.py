@@ -1,4 +1,4 @@
-"""What is kept of a run: spike counts of all layers, and spike trains and potentials of those that are asked for."""
+"""Record a run: spike counts of all layers, and spike trains and potentials of selected layers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from spikecal.snn.outputs import joined
 class Run:
     """`outputs`: the model's structure of running means `[T, N, ...]`; `spikes`: neuron layer -> counts `[N, ...]`.
 
-    Of the layers that were recorded `trains` has the levels of every step, int8 `[T, N, ...]`: 0 and 1 are no spike and
+    For the recorded layers, `trains` has the levels of every step, int8 `[T, N, ...]`: 0 is no spike, 1 is
     a spike. `potentials` has the membranes right after each step, in the ANN's units. Step 1 of a layer is the first of
     its own window.
     """
@@ -37,15 +37,15 @@ class Run:
 
 
 class Recorder:
-    """Collects what the batches of one run emit, some steps at a time.
+    """Collects the output of the batches of one run, some steps at a time.
 
-    Trains take one byte a neuron and step, potentials as much as a current; they are written where they stay, so
+    Trains take one byte per neuron and step, potentials as much as a current; they are written in place, so
     nothing else grows with the number of images.
     """
 
     def __init__(self, names: Sequence[str] = (), potentials: bool = False) -> None:
         if potentials and not names:
-            raise DataError("potentials are kept of the layers that are recorded: name some in record=[...]")
+            raise DataError("potentials are kept only for recorded layers: name some in record=[...]")
         self.trains: dict[str, Tensor] = {}
         self.potentials: dict[str, Tensor] = {}
         self._names, self._with_potentials = names, potentials
@@ -55,16 +55,16 @@ class Recorder:
 
     @property
     def extra(self) -> Mapping[str, Want]:
-        """What is wanted of the recorded stages beside what is wanted of all."""
+        """What is wanted of recorded stages besides what is wanted of all."""
         return dict.fromkeys(self._names, Want.LEVELS | Want.POTENTIALS if self._with_potentials else Want.LEVELS)
 
     def allocate(self, T: int, images: Tensor, shapes: Shapes) -> None:
-        """Make room for all images `[N, ...]`; DataError where there is not so much memory."""
+        """Make room for all images `[N, ...]`; DataError if there is not enough memory."""
         each = 1 + (images.element_size() if self._with_potentials else 0)
         needed = each * T * len(images) * sum(prod(shapes[name][1:]) for name in self._names)
         if needed and needed > (free := free_memory(images.device)):
             raise DataError(
-                f"what is to be recorded takes {in_words(needed)}, and {in_words(free)} of memory are free: "
+                f"the recording takes {in_words(needed)}, but {in_words(free)} of memory are free: "
                 f"record fewer layers, or run fewer images at a time"
             )
         for name in self._names:
@@ -74,12 +74,12 @@ class Recorder:
                 self.potentials[name] = torch.empty(shape, dtype=images.dtype, device=images.device)
 
     def begin(self, images: int) -> None:
-        """The next batch, of so many images, begins."""
+        """Begin the next batch, with this number of images."""
         self._first, self._count = self._first + self._count, images
         self._done = dict.fromkeys(self._names, 0)
 
     def add(self, name: str, emission: Emission) -> None:
-        """Some steps of a stage."""
+        """Add some steps of a stage."""
         if emission.spikes is not None:
             self._add_counts(name, emission.spikes.int())
         if name in self._done and emission.steps:
@@ -93,7 +93,7 @@ class Recorder:
 
     def _add_counts(self, name: str, counts: Tensor) -> None:
         known = self._counts.setdefault(name, [])
-        if sum(map(len, known)) > self._first:  # of this batch there are some already
+        if sum(map(len, known)) > self._first:  # some of this batch are already there
             known[-1] += counts
         else:
             known.append(counts)
@@ -104,13 +104,13 @@ class Recorder:
 
 
 def layers(names: Any, stages: Sequence[Stage]) -> list[str]:
-    """The layers of neurons that are to be recorded; DataError for what is none."""
+    """The layers of neurons to record; DataError for anything else."""
     if not isinstance(names, str | Iterable):
-        raise DataError(f"record is a list of layers of neurons, as in run.spikes, not {names!r}")
+        raise DataError(f"record must be a list of layers of neurons, as in run.spikes, not {names!r}")
     asked = [names] if isinstance(names, str) else list(names)
     there = [stage.name for stage in stages if stage.spiking]
     for name in asked:
         if name not in there:
             near = get_close_matches(str(name), there, 3) or there[:8]
-            raise DataError(f"there is no layer of neurons {name!r}; there are {', '.join(near)}")
+            raise DataError(f"there is no layer of neurons {name!r}: choose from {', '.join(near)}")
     return list(dict.fromkeys(asked))

@@ -1,4 +1,4 @@
-"""A spiking network to train on: the spikes are the network's own, their gradients a surrogate's."""
+"""A spiking network for further training: the spikes are its own, with surrogate gradients."""
 
 import copy
 import math
@@ -19,20 +19,22 @@ from spikecal.snn.network import SpikingNetwork
 from spikecal.snn.recording import Run
 
 Surrogate = Callable[[Tensor], Tensor]  # slope of a step from 0 to 1, by the distance from it in units of theta
+OVER_TIME = "over_time"  # a method of surrogates that know the slope of every step from the levels [T, N, ...] instead
 
 
 def triangle(distance: Tensor) -> Tensor:
-    """`max(0, 1 - |d|)`: the slope of a spike where the potential is within one threshold of firing."""
+    """`max(0, 1 - |d|)`: the slope of a spike if the potential is within one threshold of firing."""
     return (1 - distance.abs()).clamp(min=0)
 
 
 class Trainable(nn.Module):
-    """A copy of a spiking network whose outputs have gradients by all of its parameters, for any training loop.
+    """A copy of a spiking network whose outputs have gradients in all of its parameters, for any training loop.
 
-    `forward` is that of the network, spike for spike. Backwards, a level is taken for a sum of steps of which each has
-    the slope of `surrogate`, and neurons for what resets by subtraction. `snn` is the network itself: it runs, is
-    evaluated and saved as it is at any time. Units of max-pools, gains and the reach of signed neurons are no
-    parameters; where max-pools count in units of thresholds, thresholds stay as they are.
+    `forward` is that of the network, spike for spike. Backwards, a level counts as a sum of steps, each with
+    the slope of `surrogate`, and neurons reset by subtraction. A surrogate with a method `over_time` gets the levels of
+    all steps and gives the slope of each. `snn` is the network itself: it can be run,
+    evaluated and saved at any time. Units of max-pools, gains and the reach of signed neurons are not
+    parameters; if max-pools count in units of thresholds, thresholds stay fixed.
     """
 
     def __init__(self, network: SpikingNetwork, surrogate: Surrogate = triangle) -> None:
@@ -57,7 +59,7 @@ class Trainable(nn.Module):
         return self.snn.run(*inputs, **settings)
 
     def save(self, path: str | Path) -> None:
-        """Write the network as it is now."""
+        """Write the network in its present state."""
         self.snn.save(path)
 
 
@@ -81,7 +83,7 @@ def fire_with_slope(
 
 @dataclass(frozen=True)
 class _Firing:
-    """What `_Fire` needs beside tensors. All steps of a stage are run in one call."""
+    """What `_Fire` needs besides tensors. All steps of a stage run in one call."""
 
     stage: Stage
     steps: int
@@ -90,9 +92,9 @@ class _Firing:
     surrogate: Surrogate
 
     def slope(self, charge: Tensor, t: int) -> Tensor:
-        """Of the level of step t by the potential before firing, in units of theta: one step for each level but 0.
+        """Slope of the level of step t in the potential before firing, in units of theta: one step per level except 0.
 
-        Neurons that round fire half a level before it, or at the reach that they have.
+        Neurons that round fire half a level earlier, or at their reach.
         """
         op = self.stage.end.op
         assert isinstance(op, Spike)
@@ -105,8 +107,8 @@ class _Firing:
 class _Fire(torch.autograd.Function):
     """`u(t) = v(t-1) + J(t)`, `s(t) = level(u/theta)`, `v(t) = u(t) - theta s(t)`; what is passed on is `theta s(t)`.
 
-    J is what arrives and the bias. Where the neurons wait w steps, J(1) is the sum of the first w + 1 of what arrives,
-    and in the last w steps it is nothing.
+    J is what arrives plus the bias. If the neurons wait w steps, J(1) is the sum of the first w + 1 steps that arrive,
+    and J is zero in the last w steps.
     """
 
     @staticmethod
@@ -131,20 +133,22 @@ class _Fire(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         theta, levels, potentials = ctx.saved_tensors
         (passed_on,) = gradients
-        by_charge = torch.empty_like(potentials)  # the gradient by each J
+        by_charge = torch.empty_like(potentials)  # the gradient in each J
         by_theta = torch.zeros_like(theta)
-        by_v = torch.zeros_like(potentials[0])  # by the potential after the step
+        by_v = torch.zeros_like(potentials[0])  # in the potential after the step
+        over_time = getattr(ctx.firing.surrogate, OVER_TIME, None)
+        slopes = None if over_time is None else over_time(levels)
         for t in range(len(levels) - 1, -1, -1):
             level = levels[t].to(potentials)
             charge = potentials[t] / theta + level
-            slope = ctx.firing.slope(charge, t)
+            slope = ctx.firing.slope(charge, t) if slopes is None else slopes[t].to(charge)
             difference = passed_on[t] - by_v
             by_theta += (difference * (level - slope * charge)).sum_to_size(theta.shape)
             by_v = by_v + difference * slope
             by_charge[t] = by_v
         wait = ctx.firing.memory.wait
         steps = torch.arange(ctx.firing.steps, device=theta.device)
-        by_arriving = by_charge[(steps - wait).clamp(min=0)]  # those that are waited for enter with the first
+        by_arriving = by_charge[(steps - wait).clamp(min=0)]  # steps waited for are part of the first
         found = (by_arriving, by_theta, by_arriving, by_v, by_arriving)
         return *(
             None if shape is None else gradient.sum_to_size(shape)

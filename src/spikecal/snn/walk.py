@@ -1,4 +1,4 @@
-"""Running all stages of a network, front to back: some steps at a time, or the ANN."""
+"""Run all stages of a network, front to back: some steps at a time, or as the ANN."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -12,9 +12,9 @@ from spikecal.snn.windows import Windows, gathered, part
 
 
 class Edges:
-    """What has been passed on and not been read: a queue for each reader of a value, let go when all have read it.
+    """Values passed on but not yet read: a queue per reader of a value, released when all have read it.
 
-    Values are `[steps, N, ...]`, or `[1, N, ...]` where every step is the same.
+    Values are `[steps, N, ...]`, or `[1, N, ...]` if constant.
     """
 
     def __init__(self, windows: Windows) -> None:
@@ -31,7 +31,7 @@ class Edges:
             edge.put(value, steps)
 
     def take(self, stage: Stage, steps: int) -> dict[str, Tensor]:
-        """The next `steps` steps of all inputs of a stage; what came after them stays."""
+        """The next `steps` steps of all inputs of a stage; later steps stay queued."""
         return {name: edge.take(steps) for name, edge in self._edges[stage.name].items()}
 
 
@@ -41,7 +41,7 @@ class _Edge:
     def __init__(self, T: int, lead: int) -> None:
         self._queue: list[tuple[Tensor, int]] = []
         self._unread, self._lead = T, lead
-        self._silence = torch.empty(0)  # no step, of the shape of the value
+        self._silence = torch.empty(0)  # zero steps, with the shape of the value
 
     def put(self, value: Tensor, steps: int) -> None:
         if steps:
@@ -56,7 +56,7 @@ class _Edge:
         return gathered(value, there, lead, steps)
 
     def _next(self, steps: int) -> Tensor:
-        """The first `steps` steps of the queue, taken out of it."""
+        """Take the first `steps` steps out of the queue."""
         value, there = self._queue.pop(0)
         if there == steps:
             return value
@@ -68,10 +68,10 @@ class _Edge:
 
 
 class Course:
-    """A spiking network under way: how far it is, what its stages remember, and what they have not read yet."""
+    """A running spiking network: its step, what its stages remember, and what they have not read yet."""
 
     def __init__(self, windows: Windows, shapes: Shapes, ending: Ending | None = None) -> None:
-        """`ending` is what ends of stages do, if not what they do in a spiking network that is only run."""
+        """`ending` replaces `emit` at the ends of stages."""
         self.windows, self.shapes, self.ending = windows, shapes, ending
         self.now = 0  # steps since the first input
         self._memory = {stage.name: Memory(windows.waits.get(stage.name, 0)) for stage in windows.stages}
@@ -86,10 +86,10 @@ class Course:
         want: Want = Want.VALUE,
         extra: Mapping[str, Want] = MappingProxyType({}),
     ) -> Iterator[tuple[Stage, Emission]]:
-        """`steps` more steps of `inputs` `[steps, N, ...]`, `[1, N, ...]` where they stay the same.
+        """Run `steps` more steps of `inputs` `[steps, N, ...]`, or `[1, N, ...]` if constant.
 
-        Inputs are read while their window lasts. Yields every stage that gets or emits something. Of some stages an
-        `extra` is wanted. After the `last` steps states are let go.
+        Inputs are read while their window lasts. Yields every stage that receives or emits something. For some stages,
+        an `extra` is wanted. After the `last` steps, states are released.
         """
         before, self.now = self.now, self.now + steps
         for name, value in inputs.items():
@@ -117,7 +117,7 @@ class Course:
 def analog_values(
     stages: Sequence[Stage], inputs: Mapping[str, Tensor], shapes: Shapes
 ) -> Iterator[tuple[Stage, Tensor]]:
-    """Every stage of the ANN with its value `[1, N, ...]`, from `inputs` of that shape."""
+    """Yield every stage of the ANN with its value `[1, N, ...]`, from `inputs` of that shape."""
     edges = Edges(Windows(1, stages))
     for name, value in inputs.items():
         edges.put(name, value, 1)

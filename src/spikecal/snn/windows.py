@@ -1,4 +1,4 @@
-"""Windows in time: when each value of a network has its T steps, and what a stage does with inputs that begin earlier.
+"""Windows in time: when each value of a network has its T steps, and how a stage handles inputs that begin earlier.
 
 Step j of a value is step j of its own window. A value starts with the latest of its inputs, plus what its stage waits.
 """
@@ -30,7 +30,7 @@ class Windows:
             if name not in spiking:
                 raise ConfigError(f"{name} cannot wait: it is not a layer of neurons of this network")
             if type(wait) is not int or not 0 <= wait < self.T:
-                raise ConfigError(f"{name} waits {wait!r} steps; it must be 0 to T-1, here {self.T - 1}")
+                raise ConfigError(f"{name} waits {wait!r} steps: give 0 to T-1, here {self.T - 1}")
         object.__setattr__(self, "waits", {name: wait for name, wait in self.waits.items() if wait})
 
     @cached_property
@@ -45,7 +45,7 @@ class Windows:
         return max(starts.get(name, 0) for name in stage.inputs)
 
     def arrival(self, stage: Stage) -> int:
-        """The step from which all inputs of a stage are there."""
+        """The step from which all inputs of a stage are available."""
         return self._arrival(stage, self.starts)
 
     def leads(self, stage: Stage) -> dict[str, int]:
@@ -54,11 +54,11 @@ class Windows:
         return {name: arrival - self.starts.get(name, 0) for name in stage.inputs}
 
     def charges(self, stage: Stage) -> dict[str, int]:
-        """The leads that charge the membrane early: those into neurons, with nothing on the way that has a state."""
+        """The leads that charge the membrane early: those into neurons, with nothing stateful on the way."""
         return self.leads(stage) if gathers(stage) else dict.fromkeys(stage.inputs, 0)
 
     def delays(self, stage: Stage) -> dict[str, int]:
-        """The leads that take a delay line: those into joints and max-pools, which pass on what is there."""
+        """The leads that need a delay line: those into joints and max-pools, which pass on inputs at once."""
         return {} if gathers(stage) else {name: lead for name, lead in self.leads(stage).items() if lead}
 
     @property
@@ -67,13 +67,13 @@ class Windows:
         return self.T + max(self.starts.values(), default=0)
 
     def latest(self, outputs: Iterable[str], currents: bool) -> int:
-        """When the last output starts; one that is read as a current need not wait for its neurons."""
+        """When the last output starts; an output read as a current does not wait for its neurons."""
         early = self.waits if currents else {}
         return max((self.starts.get(name, 0) - early.get(name, 0) for name in outputs), default=0)
 
     @property
     def interval(self) -> int:
-        """Steps after which the next image may start: by then every membrane is free of this one.
+        """Steps after which the next image may start: by then no membrane still holds this one.
 
         A membrane is in use from its first charge, which may come early, to the last step of its window.
         """
@@ -89,8 +89,8 @@ def gathers(stage: Stage) -> bool:
 def gathered(value: Tensor, there: int, lead: int, steps: int) -> Tensor:
     """`steps` steps of an input for a stage that starts `lead` steps after it.
 
-    `value` `[there or 1, N, ...]` is what the input has for them. What came before the start enters with the first
-    step: the neurons could not have fired anyway. What is missing at the end is silence.
+    `value` `[there or 1, N, ...]` is what the input has for them. Anything before the start is added to the first
+    step: the neurons could not have fired anyway. Missing steps at the end are silent.
     """
     if lead == 0 and there == steps:
         return value
@@ -106,7 +106,7 @@ def gathered(value: Tensor, there: int, lead: int, steps: int) -> Tensor:
 
 
 def part(value: Tensor, start: int, end: int) -> Tensor:
-    """Some steps of a value; one that is the same at every step stays `[1, N, ...]`."""
+    """Some steps of a value; a constant value stays `[1, N, ...]`."""
     return value if len(value) == 1 else value[start:end]
 
 

@@ -1,1 +1,1 @@
-"""What networks do, one object for each: it converts, evaluates, trains and reports. The command line prints it."""
+"""Tasks of networks, one object each, that convert, evaluate, train and report. The command line prints the outcome."""

@@ -1,4 +1,4 @@
-"""What has a name: networks, and sets of images, which can be fetched."""
+"""The named networks, and the named datasets, which can be fetched."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +15,7 @@ from spikecal.zoo.packages import PACKAGES
 
 
 def list_models() -> Outcome:
-    """The networks that have a name."""
+    """List the named networks."""
     models = {
         name: {"about": entry.about, "weights": entry.card.weights is not None, **entry.card.to_dict()}
         for name, entry in ZOO.items()
@@ -33,7 +33,7 @@ def list_models() -> Outcome:
         about = f"detector: {detector.about}"
         rows.append((name, f"{low} to {high}", str(detector.labels - 1), _weights(name in EMBEDDED), about))
     others = ", ".join(f"{name}:NAME" for name in PACKAGES)
-    caption = f"Also {others} (with that package installed), file.py:function and module:function."
+    caption = f"Also {others} (if that package is installed), file.py:function and module:function."
     table = Table("", ("name", ">input", ">classes", "weights", "about"), rows, caption)
     return Outcome({"models": models, "detectors": detectors, "packages": list(PACKAGES)}, [table])
 
@@ -43,12 +43,12 @@ def _weights(embedded: bool) -> str:
 
 
 def list_sets(root: Path | None) -> Outcome:
-    """The sets of images that have a name, and where they are."""
+    """List the named datasets and where they are."""
     root = root or data_root()
     found = {name: _facts(known, root) for name, known in KNOWN.items()}
     columns = ("name", ">train", ">test", "verified", "where, or how to get it", "about")
     rows = [_row(name, facts, root) for name, facts in found.items()]
-    caption = "Also folder:PATH (class folders), npz:PATH, imagenet:PATH and file.py:function."
+    caption = "Also folder:PATH (one folder per class), npz:PATH, imagenet:PATH and file.py:function."
     return Outcome(found, [Table(f"Data in {root}", columns, rows, caption)])
 
 
@@ -74,16 +74,18 @@ def _row(name: str, facts: dict[str, Any], root: Path) -> tuple[str, ...]:
 
 
 def fetch_set(name: str, root: Path | None, report: Report | None) -> Outcome:
-    """Fetch a set; it appears whole and verified, or not at all. Killed, the same call goes on."""
+    """Fetch a dataset; it appears complete and verified, or not at all. Call again to resume."""
     root = root or data_root()
     if name not in KNOWN:
-        raise DataError(f"there is no set {name!r}; there are {', '.join(KNOWN)}")
+        raise DataError(f"there is no dataset {name!r}: choose from {', '.join(KNOWN)}")
     known = KNOWN[name]
     there = known.find(root)
     if there is not None and there.verified is False:
-        raise DataError(f"{there.where} is not {name} as published, by its checksum: delete it and run this again")
+        raise DataError(
+            f"{there.where} does not match the checksum of {name} as published: delete it and run this again"
+        )
     if there is not None:
-        return Outcome(_facts(known, root), [Line(f"{name} is there already, in {there.where or 'the package'}")])
+        return Outcome(_facts(known, root), [Line(f"{name} is already there, in {there.where or 'the package'}")])
     if known.fetch is None:
         raise DataError(f"{name} is not in {root} and cannot be fetched: {known.how}")
     new = not root.exists()
@@ -91,11 +93,11 @@ def fetch_set(name: str, root: Path | None, report: Report | None) -> Outcome:
         known.fetch(root, report)
     except DataError:
         if new:
-            with suppress(OSError):  # there is something in it to go on with
+            with suppress(OSError):  # partial downloads stay, to resume from
                 root.rmdir()
         raise
     copy = known.find(root)
     if copy is None or copy.images is None:
-        raise DataError(f"{name} was fetched and is not in {root}: another program removed it")
+        raise DataError(f"{name} was fetched, but is gone from {root}: another program removed it")
     counts = " + ".join(f"{count:,}" for count in copy.images.values())
     return Outcome(_facts(known, root), [Line(f"{name} is in {copy.where}: {counts} images, verified")])

@@ -1,4 +1,4 @@
-"""Looking without changing anything: what a network would become, what is in a file, what is in a set of images."""
+"""Look without changing anything: what a network would become, what a file holds, what a dataset holds."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -38,7 +38,7 @@ BATCH = 64
 
 
 def check_file(path: Path) -> Outcome:
-    """The bytes of its parameter sets, when its networks answer, and where their layers wait."""
+    """Show the bytes of a file's parameter sets, when its networks answer, and where their layers wait."""
     found = inspect(path)
     sets: dict[str, dict[str, int]] = found["parameter_bytes"]
     kinds = list(dict.fromkeys(kind for of in sets.values() for kind in of))
@@ -49,7 +49,7 @@ def check_file(path: Path) -> Outcome:
     columns = ("parameter set", *(f">{kind}" for kind in kinds), ">all")
     distilled = found.get("calibration") == "distilled"
     lines = [Line("calibrated on images distilled from the network")] if distilled else []
-    held = f"T = {', '.join(map(str, found['T']))}; {found['nodes']} operations; {size(found['bytes'])} in all"
+    held = f"T = {', '.join(map(str, found['T']))}; {found['nodes']} operations; {size(found['bytes'])} in total"
     tables = [
         Table(f"{path}: bytes", columns, rows),
         *choice_tables(found.get("choices", {})),
@@ -59,11 +59,11 @@ def check_file(path: Path) -> Outcome:
 
 
 def _kept(path: Path, found: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What was measured of the networks of a file, if it says."""
+    """The measurements that a file holds of its networks, if any."""
     try:
         return None if found.get("measured") is None else measured_of(found["measured"])
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise FileError(f"what {path} says of its networks makes no sense: {error}") from error
+        raise FileError(f"{path} holds invalid measurements: {error}") from error
 
 
 def check_model(
@@ -75,15 +75,15 @@ def check_model(
     task: str | None,
     device: str | None = None,
 ) -> Outcome:
-    """The stages of a network, and what converting it with the pipeline of that name would take.
+    """Show the stages of a network, and what converting it with the named pipeline would take.
 
-    `shape` is that of one input; 0 channels are as many as the network takes.
+    `shape` is that of one input; 0 channels means as many as the network takes.
     """
     (T,) = steps_of(T)
     network, card, pipeline, timed = task_of_model(model, task).part(model, resolve_plan(name))
     if shape is None and card.size is None:
         raise ConfigError(
-            f"{model} does not say what it takes: give --size H W, or --shape C,H,W (a signal: 2,64, a vector: 16)"
+            f"{model} does not state its input shape: give --size H W, or --shape C,H,W (a signal: 2,64, a vector: 16)"
         )
     shape = shape or (0, *(card.size or ()))
     images = noise(timed, shape) if shape[0] else random_images(network, card, timed, (shape[1], shape[2]))
@@ -104,7 +104,7 @@ def check_model(
     cost = (
         f"{len(rows)} stages; {name} at T = {T} would take about {duration(found.seconds)} and "
         f"{size(found.bytes)} of memory for {pipeline.fixed.images:,} inputs of {'×'.join(map(str, shape))} "
-        f"(less memory: it goes to disk); loops by {facts['loops']}"
+        f"(with less, it uses the disk); loops by {facts['loops']}"
     )
     told = [*linear_lines(found.linear), cost, found.energy.sentence()]
     return Outcome(facts, [Table(f"{model}: converts", COLUMNS, rows), *map(Line, told)])
@@ -119,7 +119,7 @@ def _refused(model: str, error: ConversionError) -> Outcome:
 
 
 def check_data(data: str, split: str, root: Path | None, strict: bool, progress: Progress | None) -> Outcome:
-    """Read every image of a set; with `strict` those that cannot be read are a failure."""
+    """Read every image of a dataset; with `strict`, unreadable images are an error."""
     read = task_of_data(data).labelled(data, split, root)
     unreadable = _unreadable(read.images, progress or Silent())
     if len(unreadable) == len(read.images):
@@ -149,7 +149,7 @@ def _unreadable(images: Data, progress: Progress) -> Unreadable:
 
 
 def _reach(data: Data) -> list[float] | None:
-    """Least and greatest value of floats: whether they are normalised decides what a network makes of them."""
+    """Least and greatest value of floats, which show whether they are normalised as a network needs them."""
     if not isinstance(data.images, Tensor) or not data.images.is_floating_point():
         return None
     return [round(float(value), 4) for value in data.images.aminmax()]

@@ -1,4 +1,4 @@
-"""Which task is meant: by its own name, by that of a model, or by what a file says of itself."""
+"""Choose the task: by its own name, by that of a model, or by what a file holds."""
 
 from typing import Any
 
@@ -13,27 +13,29 @@ TASKS: dict[str, Task] = {"classify": Classification(), "detect": Detection()}
 
 
 def task_of_data(data: str) -> Task:
-    """The task that a set of images is for."""
+    """The task that a dataset is for."""
     return TASKS["detect" if data.partition(":")[0] in KINDS else "classify"]
 
 
 def task_of_model(model: str, named: str | None) -> Task:
-    """The task of a network that has a name."""
+    """The task of a named network."""
     return TASKS[_by_name(model, named)]
 
 
 def task_of_file(file: str, holds_body: bool, card: Any, model: str | None, named: str | None) -> Task:
-    """The task of the networks in a file, which must be that of their model: whether it `holds_body` of a detector."""
+    """The task of the networks in a file: detection if it `holds_body` of a detector. A given model must agree."""
     said = str(card.get("name") or "") if isinstance(card, dict) else ""
     asked = _by_name(model or said, named)
     if holds_body and named == "classify":
-        raise ConfigError(f"{file} holds the body of a detector: leave out --task, or say --task detect")
+        raise ConfigError(f"{file} holds the body of a detector: leave out --task, or give --task detect")
     if asked == "detect" and not holds_body:
-        raise ConfigError(f"{file} holds a classifier, not the body of a detector: give its own --model, and no --task")
+        raise ConfigError(
+            f"{file} holds a classifier, not the body of a detector: give its own --model, and leave out --task"
+        )
     return TASKS["detect" if holds_body else "classify"]
 
 
 def _by_name(model: str, named: str | None) -> str:
     if named == "classify" and is_detector(model):
-        raise ConfigError(f"{model} is a detector: leave out --task, or say --task detect")
+        raise ConfigError(f"{model} is a detector: leave out --task, or give --task detect")
     return named or ("detect" if is_detector(model) else "classify")

@@ -1,4 +1,4 @@
-"""What AUTO tried and kept, for people."""
+"""Show what AUTO tried and kept."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,16 +8,16 @@ from spikecal.tasks.outcome import Line, Table
 
 
 def choice_lines(choices: Mapping[int, Mapping[str, Any]]) -> list[Line]:
-    """One line for each network whose pipeline was chosen: which, and why."""
+    """One line per network whose pipeline was chosen: which, and why."""
     return [Line(f"T = {T}: {found['why']}") for T, found in choices.items()]
 
 
 def choice_tables(choices: Mapping[str, Mapping[str, Any]]) -> list[Table]:
-    """What was tried for each network of a file."""
+    """A table of what was tried, for each network of a file."""
     try:
         return [_tried(T, found) for T, found in choices.items()]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise FileError(f"what the file says of the choice of its pipeline makes no sense: {error}") from error
+        raise FileError(f"the file's record of how its pipeline was chosen is invalid: {error}") from error
 
 
 def _tried(T: str, found: Mapping[str, Any]) -> Table:

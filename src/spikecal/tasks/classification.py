@@ -1,4 +1,4 @@
-"""Classifiers: an answer for every image, and accuracy as the measure."""
+"""Classifiers: one answer per image, measured by accuracy."""
 
 import dataclasses
 import time
@@ -10,13 +10,14 @@ from typing import Any
 from torch import Tensor, equal, nn
 
 from spikecal.analysis.evaluate import original
+from spikecal.analysis.exits import ExitRule
 from spikecal.analysis.inspection import inspect
 from spikecal.analysis.summary import Summary
 from spikecal.analysis.timing import timings
 from spikecal.conversion import convert
 from spikecal.data.card import Card
 from spikecal.data.images import Data, FileImages, Unreadable, data_fingerprint, readable
-from spikecal.data.prepare import Prepared
+from spikecal.data.prepare import Prepared, PreparedPairs
 from spikecal.data.sources import DISTILLED, chosen_data, load_data, subset
 from spikecal.detection.sources import KINDS
 from spikecal.distillation.distill import Distilled, distill
@@ -31,6 +32,7 @@ from spikecal.tasks.choosing import choice_lines
 from spikecal.tasks.classifier_training import train_classifier
 from spikecal.tasks.classifiers import load_networks, look_at_classifiers, with_images_of
 from spikecal.tasks.distilling import batch_line
+from spikecal.tasks.exits import exit_lines, exit_rules, exits_table
 from spikecal.tasks.outcome import (
     Line,
     Outcome,
@@ -48,15 +50,15 @@ from spikecal.tasks.task import Labelled, Looked, Part, Say
 from spikecal.tasks.waiting import waiting_lines
 from spikecal.zoo.models import build_model, load_model, random_images
 
-TIMED = 16  # images of the pass that the estimate of the time comes from
+TIMED = 16  # images of the timed pass that estimates come from
 FOLDER = "distilled"  # in the working directory of a conversion
 
 
 class Classification:
-    """The task of a network that gives one row of classes for an image."""
+    """The task of a network that gives one row of class scores per image."""
 
     def labelled(self, data: str, split: str, root: Path | None) -> Labelled:
-        """A set with a class for every image, or none."""
+        """A dataset with a class for every image, or without labels."""
         found = load_data(data, split, root)
         return Labelled(found, None if found.labels is None else int(found.labels.unique().numel()))
 
@@ -67,9 +69,9 @@ class Classification:
     def convert(self, asked: Conversion, progress: Progress | None, say: Say) -> Outcome:
         """Convert a network, write it, and measure it on test images."""
         if (asked.data or "").partition(":")[0] in KINDS:
-            raise ConfigError(f"{asked.data} is for detectors: if {asked.model} is one, say --task detect")
+            raise ConfigError(f"{asked.data} is for detectors: if {asked.model} is one, add --task detect")
         if asked.readout is not None:
-            raise ConfigError(f"--readout is for detectors, and {asked.model} is none")
+            raise ConfigError(f"--readout is for detectors, and {asked.model} is a classifier")
         network, card = load_model(asked.model, asked.weights, device=asked.device)
         distilled, distilling = None, 0.0
         if asked.data == DISTILLED:
@@ -82,14 +84,15 @@ class Classification:
         if asked.strict:
             refuse_unreadable(chosen.name, unreadable)
         started = time.perf_counter()
-        result = convert(network, Prepared(chosen, card), keep=asked.keep, **asked.settings(progress))
+        images = PreparedPairs(chosen, card) if asked.pipeline.fixed.needs_labels else Prepared(chosen, card)
+        result = convert(network, images, keep=asked.keep, **asked.settings(progress))
         made = _Made(asked, result, distilled, distilling + time.perf_counter() - started, unreadable)
         result.describe(card=replace(card, data=card.data if asked.data in (None, DISTILLED) else asked.data).to_dict())
         if distilled is not None:
             result.timings.distilling = distilling
         if source.distilled:
             result.describe(calibration=DISTILLED)
-        result.save(asked.output)  # what comes now only looks at it
+        result.save(asked.output)  # before measuring: nothing from here on changes it
         made.measure(network, card, source, progress)
         if asked.report is not None:
             name = asked.output.name
@@ -99,7 +102,7 @@ class Classification:
         return Outcome(made.facts(), made.parts())
 
     def evaluate(self, asked: Evaluation, progress: Progress | None) -> Outcome:
-        """Accuracy after every step, the steps that are needed, energy, how often neurons fire."""
+        """Measure accuracy after every step, the steps needed, energy and firing rates."""
         file, info = asked.file, inspect(asked.file)
         network, card = (
             (None, None) if asked.model is None else load_model(asked.model, asked.weights, device=asked.device)
@@ -107,7 +110,7 @@ class Classification:
         kept = Card.from_dict(info["card"]) if "card" in info else None
         card = with_images_of(card, kept)
         if card is None:
-            raise ConfigError(f"{file} does not say what images it takes: give the network it came from with --model")
+            raise ConfigError(f"{file} does not state what images it takes: give the source model with --model")
         held_out = chosen_data(asked.data, card, "test", asked.data_root, from_file=kept is not None)
         test = subset(held_out, asked.images, asked.seed)
         networks = load_networks(
@@ -115,25 +118,40 @@ class Classification:
         )
         ann = original(networks[0]) if network is None else network
         if ann is None and asked.within is not None:
-            raise ConfigError(f"{file} has calibrated weights and no longer its ANN: give it with --model")
+            raise ConfigError(
+                f"{file} has calibrated weights and no longer holds its ANN: give the source model with --model"
+            )
         if ann is None and test.labels is None:
-            raise ConfigError(f"{test.name} has no labels: give the network to compare with by --model")
+            raise ConfigError(f"{test.name} has no labels: give the source model to compare with by --model")
+        rules, without = dict[int, ExitRule](), list[str]()
+        if asked.exit is not None:
+            source = chosen_data(asked.data, card, "train", asked.data_root, from_file=kept is not None)
+            if same_images(source, held_out):
+                raise ConfigError(
+                    f"{source.name} has only one split, but --exit must set its rule on images that are not tested"
+                )
+            rules, without = exit_rules(
+                networks, ann, source, card, asked.exit, asked.exit_images, asked.seed, progress
+            )  # fmt: skip
         summary, unreadable = measure(
-            networks, ann, test, card, "test",
-            strict=asked.strict, points=asked.within, seconds=Timings.beside(file).alone(), progress=progress,
+            networks, ann, test, card, "test", strict=asked.strict, points=asked.within,
+            seconds=Timings.beside(file).alone(), rules=rules, progress=progress,
         )  # fmt: skip
         parts: list[Table | Line] = [summary_table(str(file), summary)]
+        parts += [exits_table(summary.found)] if rules else []
+        parts += exit_lines(without)
         parts += [steps_table(found) for found in summary.found] if asked.steps else []
         parts += [] if asked.within is None else [Line(summary.answer())]
         parts += unreadable_lines(unreadable)
         if network is not None and summary.by_chance:
             parts += asides([f"warning: {summary.doubt(str(file))}"])
-        return Outcome({"file": str(file), **summary.to_dict(), "unreadable": unreadable_facts(unreadable)}, parts)
+        facts = {"file": str(file), **summary.to_dict(), "unreadable": unreadable_facts(unreadable)}
+        return Outcome(facts | ({} if asked.exit is None else {"without_exit": without}), parts)
 
     def look(
         self, files: Sequence[tuple[Path, Source]], asked: Reporting, progress: Progress | None, say: Say
     ) -> list[Looked]:
-        """Accuracy where there are classes, errors, energy, and some images to follow."""
+        """Measure accuracy if there are labels, errors, energy, and some images to follow."""
         return look_at_classifiers(files, asked, progress)
 
     def train(self, asked: Training, progress: Progress | None, say: Say) -> Outcome:
@@ -143,7 +161,7 @@ class Classification:
 
 @dataclass
 class _Made:
-    """A conversion that is on disk, and what was found of it."""
+    """A conversion on disk, and what was measured of it."""
 
     asked: Conversion
     result: Result
@@ -152,17 +170,17 @@ class _Made:
     unreadable: Unreadable
     summary: Summary | None = None
     tested: Data | None = field(default=None, repr=False)
-    why: str = ""  # there is no summary
+    why: str = ""  # why there is no summary
     page: Written | None = None
 
     def measure(self, network: nn.Module, card: Card, source: Data, progress: Progress | None) -> None:
-        """Run it on test images, if there are some, and put what comes out into the file."""
+        """Run it on test images, if there are any, and store the measurements in the file."""
         asked, data = self.asked, self.asked.data
         if asked.test == 0:
             self.why = "--test 0"
             return
         try:
-            if source.distilled:  # it is still measured on real images, if there are some
+            if source.distilled:  # it is still measured on real images, if there are any
                 if card.data is None:
                     raise DataError(f"{card.name} comes with no images to test on")
                 data = None
@@ -178,7 +196,7 @@ class _Made:
                 seconds=self.result.timings.alone(),
                 progress=progress,
             )
-        except (DataError, ConfigError) as error:  # no images to test on, or no classes to be right about
+        except (DataError, ConfigError) as error:  # no test images, or no labels
             self.why = str(error)
             return
         self.unreadable = {**self.unreadable, **more}
@@ -210,7 +228,7 @@ class _Made:
 
 
 def same_images(a: Data, b: Data) -> bool:
-    """Whether two splits are one: some sources have no others."""
+    """Whether two splits are the same: some sources have only one."""
     if isinstance(a.images, Tensor) and isinstance(b.images, Tensor):
         return equal(a.images, b.images)
     if isinstance(a.images, FileImages):
@@ -219,13 +237,15 @@ def same_images(a: Data, b: Data) -> bool:
 
 
 def distilled_for(asked: Conversion, network: nn.Module, card: Card, progress: Progress | None, say: Say) -> Distilled:
-    """What `--data distilled` means: images of the default kind out of the network that is to be converted."""
+    """Images for `--data distilled`: made with the defaults from the network to be converted."""
     if card.size is None:
         raise ConfigError(
-            f"{asked.model} does not say how large its images are: "
-            f"`spikecal distill {asked.model} --size H W -o images.npz`, and then --data npz:images.npz"
+            f"{asked.model} does not state the size of its images: run "
+            f"`spikecal distill {asked.model} --size H W -o images.npz`, then give --data npz:images.npz"
         )
-    lower(network, (random_images(network, card, 2, card.size),), asked.keep)  # what cannot be converted is told before
+    lower(
+        network, (random_images(network, card, 2, card.size),), asked.keep
+    )  # refuse what cannot be converted before the work starts
     return distill(
         network,
         asked.pipeline.fixed.images,

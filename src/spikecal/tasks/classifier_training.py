@@ -1,4 +1,4 @@
-"""Training a classifier: what is read, held out, measured and written down."""
+"""Train a classifier: what is read, held out, measured and recorded."""
 
 import os
 from typing import Any
@@ -28,9 +28,9 @@ MOST_WORKERS = 8
 
 def train_classifier(asked: Training, progress: Progress | None, say: Say) -> Outcome:
     """Train a classifier, measure it on the test images, write its weights and its card."""
-    asked.recipe_or("cifar")  # a bad call is said at once, not after minutes of reading images
+    asked.recipe_or("cifar")  # refuse a bad call at once, not after minutes of reading images
     if asked.backbone is not None:
-        raise ConfigError(f"--backbone is for detectors, and {asked.model} is none")
+        raise ConfigError(f"--backbone is for detectors, and {asked.model} is a classifier")
     home, model, strict = device_of(asked.device) or best_device(), asked.model, asked.strict
     network, card = build_model(model)
     images, test = (load_data(asked.data, split, asked.data_root) for split in ("train", "test"))
@@ -45,9 +45,9 @@ def train_classifier(asked: Training, progress: Progress | None, say: Say) -> Ou
     height, width = card.size or images.images[0].shape[-2:]
     check_convertible(model, network, random_images(network, card, 1, (height, width)), say)
     used, held_out = hold_out(images, asked.validate, recipe.seed)
-    unseen = data_fingerprint(test) != data_fingerprint(images)  # some sources have one set of images for both
+    unseen = data_fingerprint(test) != data_fingerprint(images)  # some sources have the same images for both
     measured = Loader(test if unseen else used, card, BATCH)
-    if strict and unseen:  # they are measured last, and an hour of reading is less than a training in vain
+    if strict and unseen:  # read them first: they are measured last, when a failure would waste the training
         refuse_unreadable(test.name, unreadable_files(test))
     trained = loop.train(
         network,
@@ -67,7 +67,7 @@ def train_classifier(asked: Training, progress: Progress | None, say: Say) -> Ou
     dtype = export_weights(network, output, used if asked.half else None, card, recipe.seed)
     stored, _ = load_model(model, output)
     share = accuracy(stored.to(home), measured)
-    replaced = {} if strict else unreadable_files(used)  # a resumed training has not come by all of them
+    replaced = {} if strict else unreadable_files(used)  # a resumed training has not read them all
     left_out = {**replaced, **measured.unreadable}
     count, split = len(measured.labels) - len(measured.unreadable), "test" if unseen else "train"
     facts: dict[str, Any] = {
@@ -88,10 +88,10 @@ def train_classifier(asked: Training, progress: Progress | None, say: Say) -> Ou
 
 
 def _announced(model: str, name: str, recipe: Recipe, chosen: bool, bn: bool) -> str:
-    """Which recipe, and why; a recipe that is meant for other networks is not used in silence."""
+    """One line: which recipe, and why. A recipe meant for other networks is never used silently."""
     why = f", the paper's for its size {'with' if bn else 'without'} BN; --recipe chooses another" if chosen else ""
     if chosen and not bn and name == "imagenet":
-        why = ", the paper's for its size with BN; it names none without; --recipe chooses another"
+        why = ", the paper's for its size with BN, as it has none without; --recipe chooses another"
     if not bn and name in ("cifar", "quick"):
         why = f"; {model} has no BN, for which there is {name}-nobn"
     epochs = f"{recipe.epochs} epoch{'s' if recipe.epochs > 1 else ''}"
@@ -99,7 +99,7 @@ def _announced(model: str, name: str, recipe: Recipe, chosen: bool, bn: bool) ->
 
 
 def _classes(model: str, *images: Data) -> int | None:
-    """How many classes a network of the zoo gets: those that have a name in the data, or as many as labels need."""
+    """How many classes a network of the zoo gets: the data's named classes, or as many as the labels need."""
     if model not in ZOO:
         return None
     labels = [int(data.labels.max()) + 1 for data in images if data.labels is not None]

@@ -1,4 +1,4 @@
-"""Classifiers that are in files: loaded with what is not there, and looked at for a page."""
+"""Load classifiers from files, with what the files lack, and measure them for a page."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,22 +36,24 @@ def load_networks(
     neurons: Sequence[str] = (),
     device: str | None = None,
 ) -> list[SpikingNetwork]:
-    """The networks of a file. The model, if given, must be theirs; one made with `--keep` has its end from there."""
+    """Load the networks of a file. A given model must be their source; with `--keep`, it provides the analog end."""
     info = inspect(file)
     if model is None:
         if info["head"]:
-            raise ConfigError(f"{file} was made with --keep and has no end of its own: give its network with --model")
+            raise ConfigError(
+                f"{file} was made with --keep and lacks its analog end: give the source model with --model"
+            )
         return [load(file, T=T, neurons=neurons, device=device) for T in steps]
     graph = staged(model, (images[0][None],), info.get("keep", ()), info.get("joints", "analog"))
     networks = [load(file, T=T, head=graph.head, neurons=neurons, device=device) for T in steps]
     if describe(graph) != describe(networks[0].graph):
-        raise ConfigError(f"{file} was not made of this network: their operations differ")
+        raise ConfigError(f"{file} was made from a different source model: their operations differ")
     check_weights(str(file), graph, original(networks[0]))
     return networks
 
 
 def with_images_of(card: Card | None, kept: Card | None) -> Card | None:
-    """The card of a model that was given, else the one in a file; the file's own images come first."""
+    """The card of the given model, else that of the file; but the file's own images come first."""
     if card is None or kept is None or kept.data is None:
         return card or kept
     return replace(card, data=kept.data)
@@ -60,7 +62,7 @@ def with_images_of(card: Card | None, kept: Card | None) -> Card | None:
 def look_at_classifiers(
     files: Sequence[tuple[Path, Source]], asked: Reporting, progress: Progress | None
 ) -> list[Looked]:
-    """What a page says of each; the images followed are the same in all files that take the same."""
+    """The content of a page, source by source; files that take the same images follow the same ones."""
     network, card = (None, None) if asked.model is None else load_model(asked.model, asked.weights, device=asked.device)
     seen: list[Looked] = []
     known: dict[tuple[str, Card], Measured] = {}
@@ -83,12 +85,12 @@ def look_at_classifiers(
 
 
 def _images(source: Source, card: Card | None, from_file: bool, asked: Reporting) -> tuple[Data | None, str]:
-    """The test images, or why there are none; images that were asked for by name and are not there are an error."""
+    """The test images, or why there are none; missing images are an error if they were asked for by name."""
     if asked.images == 0:
         return None, "--images 0"
     try:
         if card is None:
-            raise ConfigError(f"{source.name} does not say what images it takes: give its network with --model")
+            raise ConfigError(f"{source.name} does not state what images it takes: give the source model with --model")
         check_inputs(source)
         held_out = chosen_data(asked.data, card, "test", asked.data_root, from_file=from_file)
         return subset(held_out, asked.images, asked.seed), ""
@@ -107,16 +109,18 @@ def _measured(
     before: Measured | None,
     progress: Progress | None,
 ) -> tuple[Measured, Unreadable]:
-    """Accuracy where there are classes, then everything else; the images followed are those of `before`."""
+    """Measure accuracy if there are labels, then everything else; the images followed are those of `before`."""
     first = first_images(data, card, strict)[0]
-    graph = ann_of(source, network, first)  # before anything long: this is where another model is noticed
+    graph = ann_of(source, network, first)  # before anything long, as this refuses a different model
     ann: nn.Module | Graph | None = original(source.first) if network is None else network
     summary: Summary | None = None
     unreadable: Unreadable = {}
     notes: tuple[str, ...] = ()
     if not source.headless and gives_classes(source.first, first):
         if data.labels is None and ann is None:
-            notes = (f"{data.name} has no labels and {source.name} no ANN: how good it is is not known (--model).",)
+            notes = (
+                f"{data.name} has no labels and {source.name} holds no ANN to compare with: give --model to compare.",
+            )
         else:
             networks = [source.networks[T] for T in sorted(source.networks)]
             seconds = source.timings.alone()
@@ -131,6 +135,6 @@ def _measured(
 
 
 def _split(source: Source, data: Data) -> str:
-    """What the images are called: some sets have none but those that calibration saw, and the file says so."""
+    """The name of the images, stating whether calibration saw them: some datasets have no others."""
     kept = source.measured
     return kept["split"] if kept is not None and kept["data"] == data.name else "test"

@@ -1,4 +1,4 @@
-"""The whole method on what the package carries, in a few minutes."""
+"""The whole method on embedded data, in a few minutes."""
 
 import json
 import time
@@ -27,18 +27,18 @@ MODEL = "resnet20"
 STEPS = (4, 8, 16, 32)
 BATCH = 250
 TEST_IMAGES = 500
-FEWER_IMAGES, FEWER_ITERATIONS = 128, 50  # of weights calibration, so that the demo is short
+FEWER_IMAGES, FEWER_ITERATIONS = 128, 50  # of weights calibration, to keep the demo short
 FASTER_RATE = 3e-3  # of Adam; at SGD's 1e-5 so few iterations change next to nothing
 QUICK_IMAGES, QUICK_STEPS = 200, (4, 8)
-AUTO_IMAGES = 128  # that AUTO calibrates on, a quarter of them held out: trying pipelines is dear
-AUTO_TO = 16  # steps of the longest network that it makes
-WAITS = 10  # steps that an answer may come later than after T
-WAITS_TO = 8  # steps of the longest network that waits: placing waits is dear, and gains less the more steps there are
+AUTO_IMAGES = 128  # for AUTO, a quarter of them held out: trying pipelines is expensive
+AUTO_TO = 16  # longest network it makes, in steps
+WAITS = 10  # steps that an answer may come after T
+WAITS_TO = 8  # longest network that waits: placing waits is expensive, and gains less as T grows
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: how networks are made, on how many images, and the latency they may have, up to which T."""
+    """One row of the table: how its networks are made, on how many images, their latency, and the largest T."""
 
     plan: Plan
     images: int | None = None  # all of them
@@ -48,7 +48,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Made:
-    """The networks of a row, and how they did."""
+    """The networks of a row, with their measurements."""
 
     result: Result
     seconds: float
@@ -66,7 +66,7 @@ class Made:
 def run_demo(
     out: Path, quick: bool, report: Path | None, seed: int, progress: Progress | None, device: str | None = None
 ) -> Outcome:
-    """Convert the embedded ResNet-20 in several ways; a table, and in `out` a plot and the numbers."""
+    """Convert the embedded ResNet-20 in several ways; show a table, and write a plot and the figures to `out`."""
     started = time.perf_counter()
     if report is not None:
         check_output(report)
@@ -74,7 +74,7 @@ def run_demo(
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{out} cannot be made: {error.strerror}") from error
+        raise ConfigError(f"{out} cannot be created: {error.strerror}") from error
     steps = QUICK_STEPS if quick else STEPS
     model, card = load_model(MODEL, device=device)
     images = load_data("demo", "train")
@@ -126,11 +126,11 @@ def run_demo(
     table = Table(title, ("accuracy %", *(f">T={T}" for T in steps), ">conversion, s"), lines, note())
     said = [] if page is None else page.lines()
     took = duration(time.perf_counter() - started)
-    return Outcome(facts, [table, *said, Line(f"{plot} and {numbers}; {took} in all")])
+    return Outcome(facts, [table, *said, Line(f"{plot} and {numbers}; {took} in total")])
 
 
 def _draw(made: Mapping[str, Made], ann: float, title: str, path: Path) -> None:
-    """Curves of the longest networks, and the last points of all of them, by latency."""
+    """Curves of the longest networks, and the end points of all of them, by latency."""
     curves = {name: of.longest.accuracy for name, of in made.items()}
     points = {name: {run.latency: run.accuracy[-1] for run in of.runs.values()} for name, of in made.items()}
     latencies = {name: of.longest.latency for name, of in made.items()}
@@ -168,8 +168,8 @@ def rows() -> dict[str, Row]:
 def note() -> str:
     full = Weights()
     return (
-        f"ACP is shortened here: its weights calibration has {FEWER_ITERATIONS} iterations of Adam on {FEWER_IMAGES} "
-        f"images, not {full.iterations:,} of SGD on {full.images:,}. So is AUTO: low effort on {AUTO_IMAGES} "
-        f"images, up to T={AUTO_TO}. With latency T+{WAITS} layers may wait, and answers come up to {WAITS} steps "
-        f"later; those are shown up to T={WAITS_TO}."
+        f"ACP is shortened here: its weights calibration runs {FEWER_ITERATIONS} iterations of Adam on {FEWER_IMAGES} "
+        f"images, not {full.iterations:,} of SGD on {full.images:,}. So is AUTO: it uses low effort on {AUTO_IMAGES} "
+        f"images, up to T={AUTO_TO}. With latency T+{WAITS}, layers may wait and answers come up to {WAITS} steps "
+        f"later; these networks are shown up to T={WAITS_TO}."
     )

@@ -1,4 +1,4 @@
-"""Detectors: boxes in every image, and mean average precision as the measure."""
+"""Detectors: boxes in every image, measured by mean average precision."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -46,14 +46,14 @@ from spikecal.tasks.task import Labelled, Looked, Part, Say
 from spikecal.tasks.waiting import TIMES, TIMES_CAPTION, time_cells, waiting_lines
 from spikecal.zoo.detectors import body_of, build_detector, is_detector, load_detector
 
-TIMED = 2  # images of the pass that the estimate of the time comes from: they are large
+TIMED = 2  # images of the timed pass that estimates come from: they are large
 
 
 class Detection:
-    """The task of one of torchvision's detectors; its body is what is converted."""
+    """The task of torchvision's detectors, whose body is converted."""
 
     def labelled(self, data: str, split: str, root: Path | None) -> Labelled:
-        """A set with boxes."""
+        """A dataset with boxes."""
         found = load_boxes(data, split)
         faults = found.faults
         facts = {"boxes": sum(len(target.boxes) for target in found.targets), "faults": faults.to_dict()}
@@ -61,7 +61,7 @@ class Detection:
         return Labelled(images, len(found.classes), facts, faults.sentences(), faults.left_out)
 
     def part(self, model: str, pipeline: Plan) -> Part:
-        """The body of a detector, for images of the size that the detector makes them."""
+        """The body of a detector, for images of the size that the detector resizes them to."""
         detector = build_detector(model)
         transform: Any = getattr(detector, "transform", None)
         size = (min(transform.min_size), transform.max_size) if hasattr(transform, "min_size") else None
@@ -71,9 +71,9 @@ class Detection:
     def convert(self, asked: Conversion, progress: Progress | None, say: Say) -> Outcome:
         """Convert a detector's body, write it, and measure the detector on test images."""
         if asked.keep:
-            raise ConfigError("--keep is not for detectors: all but the body stays analog")
+            raise ConfigError("--keep is not for detectors: leave it out, as everything but the body stays analog")
         if asked.data == "distilled":
-            raise ConfigError("images are not distilled from detectors: give --data voc:PATH, coco:PATH or yolo:PATH")
+            raise ConfigError("images cannot be distilled from detectors: give --data voc:PATH, coco:PATH or yolo:PATH")
         detector, images = load_detector(asked.model, asked.weights, asked.device), chosen_boxes(asked.data, "train")
         check_labels(asked.model, detector, asked.weights, images)
         if asked.strict:
@@ -91,7 +91,7 @@ class Detection:
             refuse_unreadable(images.name, made.unreadable)
         card = Card(name=asked.model, data=asked.data, classes=tuple(images.classes.values()))
         made.body.describe(card=card.to_dict())
-        made.save(asked.output)  # what comes now only looks at it
+        made.save(asked.output)  # before measuring: nothing from here on changes it
         held_out, found, why = _measured(made, asked, progress)
         if found:
             made.save(asked.output)
@@ -117,14 +117,16 @@ class Detection:
         return Outcome(facts, parts)
 
     def evaluate(self, asked: Evaluation, progress: Progress | None) -> Outcome:
-        """mAP of a detector with the bodies in a file, and with its own."""
+        """Measure mAP of a detector with the bodies in a file, and with its own."""
         file, info = asked.file, inspect(asked.file)
         known, data = known_of(info.get("card"))
         model = asked.model or known
         if model is None:
             raise ConfigError(f"{file} holds the body of a detector: give the detector with --model")
         if asked.within is not None:
-            raise ConfigError("--within is for classifiers")
+            raise ConfigError("--within is for classifiers: leave it out")
+        if asked.exit is not None:
+            raise ConfigError("--exit is for classifiers: leave it out")
         detector = detector_of(info.get("detector"), file, model, asked.weights, asked.device)
         bodies = {T: spiking.load(file, detector, T, neurons=asked.neurons) for T in asked.steps or sorted(info["T"])}
         test = _test_images(model, detector, replace(asked, data=asked.data or data))
@@ -144,7 +146,7 @@ class Detection:
     def look(
         self, files: Sequence[tuple[Path, Source]], asked: Reporting, progress: Progress | None, say: Say
     ) -> list[Looked]:
-        """mAP, what both detectors find, and errors and energy of the bodies."""
+        """Measure mAP, what both detectors find, and the errors and energy of the bodies."""
         return [_look(file, source, asked, progress, say) for file, source in files]
 
     def train(self, asked: Training, progress: Progress | None, say: Say) -> Outcome:
@@ -153,7 +155,7 @@ class Detection:
 
 
 def known_of(card: Any) -> tuple[str | None, str | None]:
-    """The detector that a file came from and its data, as far as it says. A file cannot name code to be run."""
+    """The detector that a file came from, and its data, as far as it records them. A file cannot name code to run."""
     name, data = (str(card.get(key) or "") for key in ("name", "data")) if isinstance(card, dict) else ("", "")
     return name if is_detector(name) else None, data if data.partition(":")[0] in KINDS else None
 
@@ -161,7 +163,7 @@ def known_of(card: Any) -> tuple[str | None, str | None]:
 def _measured(
     made: spiking.Conversion, asked: Conversion, progress: Progress | None
 ) -> tuple[BoxData | None, dict[str, Precision], str]:
-    """What was found in test images, which the conversion then keeps; or why there are none to look at."""
+    """The detections in test images, which the conversion then keeps; or why there are none."""
     if asked.test == 0:
         return None, {}, "--test 0"
     try:
@@ -180,7 +182,7 @@ def _look(file: Path, source: Source, asked: Reporting, progress: Progress | Non
     model = asked.model or known
     try:
         if model is None:
-            raise ConfigError(f"{file} is the body of a detector it does not name: give it with --model and --weights")
+            raise ConfigError(f"{file} holds the body of a detector without its name: give --model and --weights")
         return _look_at(file, source, model, replace(asked, data=asked.data or data), progress, say)
     except (ConfigError, DataError) as error:
         if any(given is not None for given in (asked.model, asked.data, asked.weights)):
@@ -189,7 +191,7 @@ def _look(file: Path, source: Source, asked: Reporting, progress: Progress | Non
 
 
 def _look_at(file: Path, source: Source, model: str, asked: Reporting, progress: Progress | None, say: Say) -> Looked:
-    """Run the detector with the bodies of a file."""
+    """Run the detector with the bodies in a file."""
     detector = detector_of(source.first.origin.detector, file, model, asked.weights, asked.device)
     bodies = {T: spiking.fit(network, detector, str(file)) for T, network in source.networks.items()}
     test = _test_images(model, detector, asked)
@@ -211,7 +213,7 @@ def report_conversion(
     why: str,
     progress: Progress | None,
 ) -> Written:
-    """The page on a conversion that has just ended."""
+    """Write the page about a conversion that has just ended."""
     source = from_result(name, made.body)
     if data is None:
         return write_report(path, [(source, NOTHING)], [carried(name, why)])
@@ -219,7 +221,7 @@ def report_conversion(
 
 
 def _test_images(model: str, detector: nn.Module, asked: Evaluation | Reporting) -> BoxData:
-    """Images to test a detector on, if they are of what it was trained for."""
+    """Images to test a detector on, if they show what it was trained for."""
     test = chosen_boxes(asked.data, "test").sample(asked.images, asked.seed)
     check_labels(model, detector, asked.weights, test)
     if asked.strict:
@@ -228,17 +230,17 @@ def _test_images(model: str, detector: nn.Module, asked: Evaluation | Reporting)
 
 
 def detector_of(rest: str | None, file: Path, model: str, weights: Path | None, device: str | None = None) -> nn.Module:
-    """The detector by its name. Its own weights, if no others are given, must be those that the file was made from."""
+    """Build a detector by name. Without other weights, its own must be those that the file was made from."""
     detector = load_detector(model, weights, device)
     if weights is None and rest not in (None, spiking.rest_print(detector)):
-        raise ConfigError(f"{file} was made from other weights than those that {model} has of its own: give --weights")
+        raise ConfigError(f"{file} was made from other weights than the published ones of {model}: give --weights")
     return detector
 
 
 def precisions(
     detector: nn.Module, bodies: Mapping[int, nn.Module], data: BoxData, progress: Progress | None
 ) -> dict[str, Precision]:
-    """mAP of the analog detector and of the others, by T, with what their bodies cost."""
+    """mAP of the analog detector and of the others, by T, with the costs of their bodies."""
     return {
         "analog": spiking.evaluate(detector, data, progress),
         **{str(T): spiking.evaluate(body, data, progress) for T, body in bodies.items()},
@@ -246,7 +248,7 @@ def precisions(
 
 
 def measured_precision(data: str, found: Mapping[str, Precision]) -> dict[str, Any]:
-    """What a file keeps of it: numbers in the places where a classifier's are."""
+    """What a file keeps of it, in the same places as for classifiers."""
     analog, spiking = _apart(found)
     return {
         "measure": MAP.key,
@@ -267,7 +269,7 @@ def _apart(found: Mapping[str, Precision]) -> tuple[Precision, dict[int, Precisi
 
 
 def precision_tables(title: str, found: Mapping[str, Precision], times: Sequence[Timing]) -> list[Table]:
-    """A line a network: its time, mAP, what it costs, and mAP of each class; no table where nothing was measured."""
+    """One line per network: time, mAP, costs, and mAP per class; no table if nothing was measured."""
     if not found:
         return []
     first, after = next(iter(found.values())), {str(time.T): time_cells(time) for time in times}
@@ -281,8 +283,8 @@ def precision_tables(title: str, found: Mapping[str, Precision], times: Sequence
     ]
     order = ("T", *TIMES, "mAP %", "mAP50 %", *COSTS, *classes)
     caption = (
-        f"{first.images:,} test images; mAP: over overlaps of 0.5 to 0.95; mAP50 and classes: at 0.5; {TIMES_CAPTION}; "
-        f"{COSTS_CAPTION}; both of the body alone"
+        f"{first.images:,} test images; mAP: over IoU 0.5 to 0.95; mAP50 and classes: at IoU 0.5; {TIMES_CAPTION}; "
+        f"{COSTS_CAPTION}; both for the body alone"
     )
     return [table_of(title, order, rows, caption)]
 

@@ -1,4 +1,4 @@
-"""Training a detector: what is read, measured and written down."""
+"""Train a detector: what is read, measured and recorded."""
 
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,9 @@ from spikecal.zoo.detectors import DETECTORS, body_of, build_detector, load_body
 from spikecal.zoo.models import load_model
 from spikecal.zoo.weights import read_weights
 
-TRIED = (3, 64, 64)  # the image that shows whether its body converts
-CHECKED = 64  # training images that half precision is tried on
-TOLERANCE = 0.005  # of their mAP at an overlap of 0.5
+TRIED = (3, 64, 64)  # shape of the image that shows whether its body converts
+CHECKED = 64  # training images that half precision is tested on
+TOLERANCE = 0.005  # of their mAP at IoU 0.5
 
 
 def train_detector(asked: Training, progress: Progress | None, say: Say) -> Outcome:
@@ -78,19 +78,19 @@ def train_detector(asked: Training, progress: Progress | None, say: Say) -> Outc
     write_card(output.with_name(output.name + ".json"), facts)
     history = [vars(record) for record in trained.history]
     took = "" if trained.seconds is None else f", {duration(trained.seconds)}"
-    precision = f"mAP {percent(found.map)} %, {percent(found.map50)} % at an overlap of 0.5"
+    precision = f"mAP {percent(found.map)} %, {percent(found.map50)} % at IoU 0.5"
     last = f"{output}: {size(output.stat().st_size)}, {dtype}, {precision} on {found.images:,} test images{took}"
     more = {"file": str(output), "faults": images.faults.to_dict(), "history": history}
     return Outcome({**facts, **more}, [Line(last)])
 
 
 def detector_recipe(model: str) -> str:
-    """The preset of a detector: the paper's where it starts from a trained body, else one for learning from nothing."""
+    """The preset of a detector: the paper's if it starts from a trained body, else one for training from scratch."""
     return "quick-detect" if model in DETECTORS and not DETECTORS[model].pretrained else "coco"
 
 
 def _untrained(asked: Training, images: BoxData) -> nn.Module:
-    """The detector as training starts, with a trained body where it needs one."""
+    """The detector as training starts, with a trained body if it needs one."""
     network = build_detector(asked.model, images.labels)
     check_count(asked.model, network, images)
     pretrained = asked.model in DETECTORS and DETECTORS[asked.model].pretrained
@@ -98,13 +98,13 @@ def _untrained(asked: Training, images: BoxData) -> nn.Module:
         load_body(network, _body_weights(asked.backbone), asked.backbone)
     elif pretrained and not asked.checkpoint.exists():
         raise ConfigError(
-            f"{asked.model} keeps stem and BN of its body as they are: give a trained one, such as "
+            f"{asked.model} does not train the stem and BN of its body: give a trained body, such as "
             f"--backbone torchvision:resnet50"
         )
     return network
 
 
 def _body_weights(spec: str) -> dict[str, Tensor]:
-    """A checkpoint's tensors, or those of a network with weights of its own."""
+    """The tensors of a checkpoint, or of a network with weights of its own."""
     path = Path(spec)
     return read_weights(path) if path.is_file() else load_model(spec)[0].state_dict()

@@ -1,4 +1,4 @@
-"""Networks out of a file to other simulators, verified there."""
+"""Export networks of a file to other simulators, and verify them there."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from spikecal.data.images import readable
 from spikecal.data.prepare import Prepared
 from spikecal.data.sources import chosen_data, subset
 from spikecal.errors import ConfigError, SpikecalError
-from spikecal.export.chips import chip_called, refuse_misfit
+from spikecal.export.chips import Chip, chip_called, refuse_misfit
 from spikecal.export.export import Exported, export, make_netlist
 from spikecal.export.integers import Per
 from spikecal.export.verify import BATCH, FAITHFUL, Traced, Verdict, simulators
@@ -23,12 +23,12 @@ from spikecal.snn.file import load
 from spikecal.snn.network import SpikingNetwork
 from spikecal.tasks.outcome import Line, Outcome, Table, asides, percent, size
 
-CALIBRATION = 64  # images that biases are calibrated on, after weights were rounded
+CALIBRATION = 64  # images that biases are calibrated on after weights are rounded
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exporting:
-    """A network of a file, the file to write, and what it is verified on."""
+    """A network of a file, the file to write, and what to verify it on."""
 
     file: Path
     output: Path
@@ -40,25 +40,24 @@ class Exporting:
     data_root: Path | None
     images: int
     seed: int
-    bits: int | None  # of weights, in whole numbers
+    bits: int | None  # of integer weights
     per: Per | None
-    exact: bool  # on a grid that makes all sums exact in float32
-    target: str | None  # a chip, whose bits and scales are taken where none are given
+    exact: bool  # round to a grid on which all sums are exact in float32
+    target: str | None  # a chip, whose bits and scales are the defaults
 
 
 def export_file(asked: Exporting, progress: Progress | None) -> Outcome:
-    """Write the network; with `verify`, an export that is not faithful is an error, and stays to be looked at."""
+    """Write the network; with `verify`, an unfaithful export is an error, but the file stays for inspection."""
     check_output(asked.output, [asked.file])
+    chip = None if asked.target is None else chip_called(asked.target)
+    bits, per = _whole_numbers(asked, chip)
     snn = exported_network(asked.file, asked.steps)
     images, labels = None, None
     if asked.verify:
         images, labels = images_for(asked.file, snn, asked.data, asked.data_root, asked.images, asked.seed)
     example = _example(asked, snn) if images is None else images[:1]
-    chip = None if asked.target is None else chip_called(asked.target)
     if chip is not None:
         refuse_misfit(asked.file, make_netlist(snn, example), chip)
-    bits = chip.bits if chip is not None and asked.bits is None else asked.bits
-    per: Per = asked.per or ("channel" if chip is None else chip.per)
     if bits is not None:
         example = images_for(asked.file, snn, asked.data, asked.data_root, CALIBRATION, asked.seed, "train")[0]
     made = export(snn, asked.output, example, to=asked.to, bits=bits, per=per, exact=asked.exact)
@@ -66,22 +65,45 @@ def export_file(asked: Exporting, progress: Progress | None) -> Outcome:
     parts: list[Table | Line] = [Line(_written(made)), *asides([f"note: {note}" for note in made.notes])]
     if images is None:
         return Outcome(facts, parts)
-    simulators(made.to)  # before anything long: there must be one
+    simulators(made.to)  # before anything long: at least one must be installed
     verdicts = made.verify(images, labels, progress)
     facts = {**facts, "verified": [verdict.to_dict() for verdict in verdicts]}
     return Outcome(facts, [*parts, _verdict_table(made, verdicts)], _unfaithful(asked.output, verdicts))
 
 
+def _whole_numbers(asked: Exporting, chip: Chip | None) -> tuple[int | None, Per]:
+    """Bits of integer weights, if any, and their scales, as requested if the chip supports that."""
+    bits = chip.bits if chip is not None and asked.bits is None else asked.bits
+    per: Per = asked.per or ("channel" if chip is None else chip.per)
+    if bits is None and asked.per is not None:
+        raise ConfigError("--per is for integers: add --bits or --target")
+    if bits is not None and asked.exact:
+        raise ConfigError("integers are already exact: leave out --exact")
+    if chip is not None and bits is not None and bits > chip.bits:
+        raise ConfigError(f"weights of {chip.title} have {chip.bits} bits: give at most --bits {chip.bits}")
+    if chip is not None and chip.per == "layer" and per == "channel":
+        raise ConfigError(f"{chip.title} has one scale per layer: leave out --per")
+    if asked.data is not None and bits is None and not asked.verify:
+        raise ConfigError("--data is for --verify and integers: add --verify, --bits or --target")
+    if asked.size is not None and (asked.verify or bits is not None):
+        raise ConfigError(
+            "--size does not work with --verify or integers, which take images of the network's own size: leave it out"
+        )
+    return bits, per
+
+
 def exported_network(file: Path, steps: int | None) -> SpikingNetwork:
-    """The network for so many steps, or the largest of the file; its neurons must be known elsewhere too."""
+    """The network for that T, or for the largest; its neurons must exist elsewhere too."""
     own = inspect(file)["neurons"]
     if own:
-        raise ConfigError(f"{file} has {', '.join(own)} neurons, which are known nowhere else: use integrate-and-fire")
+        raise ConfigError(
+            f"{file} has {', '.join(own)} neurons, which other programs do not know: use integrate-and-fire"
+        )
     return load_network(file, steps)
 
 
 def load_network(file: Path, steps: int | None, neurons: Sequence[str] = ()) -> SpikingNetwork:
-    """The network for so many steps, or the largest of the file, if it is whole."""
+    """The network for that T, or for the largest, if it is a whole network."""
     if inspect(file)["head"]:
         raise ConfigError(f"{file} has an analog head or is a detector's body: only whole networks can be exported")
     return load(file, steps, neurons=neurons)
@@ -89,7 +111,7 @@ def load_network(file: Path, steps: int | None, neurons: Sequence[str] = ()) -> 
 
 def card_of(file: Path, snn: SpikingNetwork) -> Card:
     if snn.origin.card is None:
-        raise ConfigError(f"{file} does not say what images it takes: convert it by `spikecal convert`")
+        raise ConfigError(f"{file} does not state what images it takes: convert with `spikecal convert`")
     return Card.from_dict(snn.origin.card)
 
 
@@ -105,14 +127,14 @@ def images_for(
 
 
 def _example(asked: Exporting, snn: SpikingNetwork) -> Tensor | None:
-    """An image of the size that was asked for."""
+    """An image of the requested size."""
     if asked.size is None:
         return None
     if min(asked.size) < 1:
-        raise ConfigError(f"--size is a height and a width in pixels, not {asked.size[0]} and {asked.size[1]}")
+        raise ConfigError(f"--size must be a height and a width in pixels, not {asked.size[0]} and {asked.size[1]}")
     channels = card_of(asked.file, snn).channels
     if channels is None:
-        raise ConfigError(f"{asked.file} does not say how many channels its images have")
+        raise ConfigError(f"{asked.file} does not state how many channels its images have: leave out --size")
     return torch.zeros(1, channels, *asked.size)
 
 
@@ -120,7 +142,7 @@ def _written(made: Exported) -> str:
     netlist, sizes = made.netlist, ", ".join(f"{path} {size(path.stat().st_size)}" for path in made.files)
     clock = f" and {netlist.planes} clock planes" if netlist.planes and made.to != "onnx" else ""
     image = "×".join(map(str, netlist.image.shape))
-    return f"{sizes}: T = {netlist.T}, {netlist.latency} steps in all, images {image}{clock}"
+    return f"{sizes}: T = {netlist.T}, {netlist.latency} steps in total, images {image}{clock}"
 
 
 def _verdict_table(made: Exported, verdicts: Sequence[Verdict]) -> Table:
@@ -145,13 +167,13 @@ def _row(verdict: Verdict) -> tuple[str, ...]:
 
 
 def _explained(traced: Traced, integers: bool) -> str:
-    """What was compared, once for all rows of a table."""
+    """What was compared, as one caption for the whole table."""
     counted = f"Of {traced.spikes:,} spikes on {traced.images} images, "
     if integers:
-        return f"{counted}{traced.built:,} differ from the run in integers as built."
+        return f"{counted}{traced.built:,} differ from the integer run as built."
     if traced.exact:
         return (
-            f"differing: in float32, from the same numbers here. {counted}rounding to exact sums changed "
+            f"differing: in float32, from spikecal with the same values. {counted}rounding to exact sums changed "
             f"{traced.rounded:,}, and {traced.images - traced.agreeing} answers."
         )
     return f"{counted}{traced.built:,} differ in float64 as built; float32 changes {traced.rounding:,} in the network."

@@ -1,4 +1,4 @@
-"""The paper's figures as files: which networks and images they are of, and what came of it."""
+"""Draw the paper's figures to files: which networks and images they show, and the outcome."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,11 @@ BATCH = 250
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """A figure to draw, the picture to write, and of what."""
+    """A figure to draw, the picture to write, and what it shows."""
 
     name: str
     output: Path | None
-    models: Sequence[str]  # none: the figure's, where there are weights for them
+    models: Sequence[str]  # empty: the figure's own, if there are weights for them
     weights: Mapping[str, Path]
     data: str | None
     data_root: Path | None
@@ -36,7 +36,7 @@ class Drawing:
 
 
 def list_figures() -> Outcome:
-    """The figures there are."""
+    """List the figures."""
     facts = {name: {"about": recipe.about, "T": recipe.T} for name, recipe in FIGURES.items()}
     return Outcome(facts, [Table("", ("name", "about"), [(name, recipe.about) for name, recipe in FIGURES.items()])])
 
@@ -45,12 +45,12 @@ def draw_figure(asked: Drawing, progress: Progress | None, say: Say) -> Outcome:
     """Measure what a figure shows, draw it and write it."""
     name, output, settings = asked.name, asked.output, asked.settings
     if name not in FIGURES:
-        raise ConfigError(f"there is no figure {name!r}; there are {', '.join(FIGURES)}")
+        raise ConfigError(f"there is no figure {name!r}: choose from {', '.join(FIGURES)}")
     if output is None:
         raise ConfigError("give the picture to write with -o FILE")
     kind = output.suffix[1:].lower()
     if kind not in FORMATS:
-        raise ConfigError(f"{output.name}: a picture ends in {', '.join(f'.{f}' for f in FORMATS)}")
+        raise ConfigError(f"{output.name}: the picture must end in {', '.join(f'.{f}' for f in FORMATS)}")
     check_output(output)
     subjects = _subjects(FIGURES[name], asked, say)
     images = min(asked.images, settings.images)
@@ -64,7 +64,7 @@ def draw_figure(asked: Drawing, progress: Progress | None, say: Say) -> Outcome:
 
 
 def _subjects(recipe: Recipe, asked: Drawing, say: Say) -> list[Subject]:
-    """The networks asked for, or those of the figure that there are weights for."""
+    """The requested networks, or those of the figure that have weights."""
     weights = asked.weights
     names = list(asked.models) or _with_weights(recipe.models, weights) or _with_weights(recipe.instead, weights)
     missing = [name for name in recipe.instead if name not in names]
@@ -73,7 +73,7 @@ def _subjects(recipe: Recipe, asked: Drawing, say: Say) -> list[Subject]:
     subjects = []
     for name in names:
         if is_detector(name):
-            raise ConfigError(f"{name} is a detector, and figures are of classifiers: see `spikecal report`")
+            raise ConfigError(f"{name} is a detector, and figures show classifiers: use `spikecal report`")
         network, card = load_model(name, weights.get(name), device=asked.device)
         train, test = (chosen_data(asked.data, card, split, asked.data_root) for split in ("train", "test"))
         loader = Loader(subset(test, asked.images, asked.settings.seed), card, BATCH)

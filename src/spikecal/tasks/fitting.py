@@ -12,7 +12,7 @@ from spikecal.tasks.outcome import Line, Outcome, Table
 
 
 def check_target(path: Path, target: str, steps: int | None = None) -> Outcome:
-    """What of a network a chip can hold; what it cannot is an error, after the table."""
+    """Show how a network fits a chip; if it does not, that is an error after the table."""
     chip = chip_called(target)
     found = fits(make_netlist(exported_network(path, steps)), chip)
     bad = sum(len(fit.problems) for fit in found)
@@ -20,7 +20,11 @@ def check_target(path: Path, target: str, steps: int | None = None) -> Outcome:
         "file": str(path), "target": target, "fits": bad == 0, "layers": [asdict(fit) for fit in found],
         "limits": {name: {"value": getattr(chip, name), "source": source} for name, source in chip.sources},
     }  # fmt: skip
-    failure = SpikecalError(f"{path} does not fit {chip.title}: {bad} things are in the way") if bad else None
+    failure = (
+        SpikecalError(f"{path} does not fit {chip.title}: {bad} limit{'s' if bad > 1 else ''} exceeded")
+        if bad
+        else None
+    )
     return Outcome(facts, [_table(path, chip, found), *_sources(chip)], failure)
 
 

@@ -1,4 +1,4 @@
-"""What comes of a task's work: facts for machines, and for people lines and tables in the order they are printed."""
+"""The outcome of a task: facts for machines, and lines and tables for people, in the order they are printed."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,18 +11,18 @@ from spikecal.progress import duration as duration
 from spikecal.tables import Table as Table
 
 size = in_words  # bytes for people: 1.2 MB
-SCREENFUL = 20  # unreadable files that are listed; the facts have all of them
+SCREENFUL = 20  # unreadable files to list; the facts have all of them
 
 
 def table_of(title: str, order: Sequence[str], rows: Sequence[Mapping[str, str]], caption: str) -> Table:
-    """Rows as a table with columns in this order, flush right; a column that is empty throughout is left out."""
+    """Rows as a table with right-aligned columns in this order; empty columns are left out."""
     columns = [name for name in order if any(row.get(name) for row in rows)]
     return Table(title, [f">{name}" for name in columns], [[row.get(c, "") for c in columns] for row in rows], caption)
 
 
 @dataclass(frozen=True)
 class Line:
-    """`aside`: not what was asked for, but to be known; it goes to standard error."""
+    """One line of text; `aside` means a remark, for standard error."""
 
     text: str
     aside: bool = False
@@ -38,7 +38,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Both forms of one result, and what is wrong with it where it is a failure all the same."""
+    """Both forms of one result, and the error if it is a failure nevertheless."""
 
     facts: Mapping[str, Any]
     parts: Sequence[Table | Line | Text]
@@ -46,7 +46,7 @@ class Outcome:
 
 
 def in_flags(hint: str) -> str:
-    """A hint that is written for Python, as the command line has it: `keep=['fc']` is `--keep fc`."""
+    """A hint written for Python in the command line's terms: `keep=['fc']` becomes `--keep fc`."""
 
     def flags(found: re.Match[str]) -> str:
         return " ".join(f"--{found[1].removesuffix('s')} {name}" for name in re.findall(r"'([^']+)'", found[2]))
@@ -59,7 +59,7 @@ def asides(texts: Sequence[str]) -> list[Line]:
 
 
 def unreadable_lines(unreadable: Mapping[str, str], and_so: str = " and were left out") -> list[Line]:
-    """Count and list the images that cannot be read, and say what was done about them."""
+    """Count and list the unreadable images, and state what was done about them."""
     if not unreadable:
         return []
     lines = [f"{len(unreadable):,} of the images cannot be read{and_so}:"]

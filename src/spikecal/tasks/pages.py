@@ -1,4 +1,4 @@
-"""What `report`, `convert --report` and `demo --report` have in common: the page, and what is said of it."""
+"""What `report`, `convert --report` and `demo --report` share: the page, and the lines about it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,14 +29,14 @@ NETWORK_FACTS = (
 
 @dataclass(frozen=True)
 class Written:
-    """A page that is on disk, and its content."""
+    """A page on disk, and its content."""
 
     path: Path
     bytes: int
     content: Mapping[str, Any]
 
     def facts(self) -> dict[str, Any]:
-        """For machines: the file, what it says on top and what it warns of."""
+        """For machines: the file, its headline figures and its warnings."""
         networks = [{name: network[name] for name in NETWORK_FACTS} for network in self.content["networks"]]
         return {
             "file": str(self.path),
@@ -48,16 +48,16 @@ class Written:
         }
 
     def lines(self) -> list[Line]:
-        """For people: one for each thing to look at, and one for the file."""
+        """For people: one line per warning, and one for the file."""
         findings = [f"{one['level']}: {one['title']}. {one['todo']}" for one in self.content["findings"]]
         last = f"{self.path}: {size(self.bytes)}, {' '.join(self.content['lead'])}"
         return [Line(text) for text in (*self.content["notes"], *findings, last)]
 
 
 def write_report(path: Path, seen: Sequence[Seen], notes: Sequence[str] = ()) -> Written:
-    """Write the page on these sources, whole or not at all."""
+    """Write the page about these sources, whole or not at all."""
     content = build(seen, notes)
-    page = render(content).encode(errors="backslashreplace")  # names of files may be no text
+    page = render(content).encode(errors="backslashreplace")  # names of files may not be valid text
     write_whole(path, page)
     return Written(path, len(page), content)
 
@@ -73,7 +73,7 @@ def report_result(
     why: str,
     progress: Progress | None,
 ) -> Written:
-    """The page on a conversion that has just ended; `why` there is no summary, if there is none."""
+    """Write the page about a conversion that has just ended; `why` it has no summary, if it has none."""
     source = from_result(name, result)
     if data is None:
         return write_report(path, [(source, NOTHING)], [carried(name, why)])
@@ -88,7 +88,7 @@ def report_results(
     card: Card,
     progress: Progress | None,
 ) -> Written:
-    """Several conversions of one network side by side, measured already."""
+    """Write the page about several conversions of one network, already measured, side by side."""
     seen: list[Seen] = []
     for name, (result, runs) in made.items():
         result.describe(card=card.to_dict())
@@ -96,11 +96,11 @@ def report_results(
         seconds = result.timings.alone()
         summary = Summary(data.name, "test", [runs[T] for T in sorted(runs)], seconds=seconds)
         first = seen[0][1] if seen else NOTHING
-        teacher = first.graph or ann  # lowered once is enough
+        teacher = first.graph or ann  # lowering once is enough
         seen.append((source, look(source, teacher, data, card, summary, samples=first.samples, progress=progress)))
     return write_report(path, seen)
 
 
 def carried(name: str, why: str) -> str:
-    """The line on a page for which no image was run."""
-    return f"{name}: no images were run ({why}), so this is what the conversion recorded."
+    """The note on a page for which no image was run."""
+    return f"{name}: no images were run ({why}); the page shows what the conversion recorded."

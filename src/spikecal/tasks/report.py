@@ -1,4 +1,4 @@
-"""One page on the networks of several files, of whatever tasks."""
+"""One page about the networks of several files, whatever their tasks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ def report_files(
     progress: Progress | None,
     say: Say,
 ) -> Outcome:
-    """Look at the networks of the files for `steps`, each as its task does, and write the page."""
+    """Measure the networks of the files for `steps`, each by its task, and write the page."""
     seen = _seen(
         [(file, from_file(file, steps, asked.neurons, asked.device)) for file in files], asked, named, progress, say
     )
@@ -43,7 +43,7 @@ def _seen(
     progress: Progress | None,
     say: Say,
 ) -> list[Looked]:
-    """What the tasks find, in the order of the files."""
+    """What the tasks measure, in the order of the files."""
     tasks = [task_of_file(s.name, s.detector, s.first.origin.card, asked.model, named) for _, s in sources]
     seen: dict[int, Looked] = {}
     for task in TASKS.values():

@@ -1,4 +1,4 @@
-"""What a task is asked for; of classifiers and detectors alike."""
+"""Requests to a task, for classifiers and detectors alike."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,9 +33,9 @@ def pipeline_of(
     per: Literal["layer", "channel"] | None = None,
     effort: Effort | None = None,
 ) -> Plan:
-    """The pipeline of `--pipeline` or `--config`, with what is changed in it; classes that are named are imported."""
+    """The pipeline of `--pipeline` or `--config`, with changes by other flags; named classes are imported."""
     if name is not None and config is not None:
-        raise ConfigError("give --pipeline or --config, not both: a file can name a preset")
+        raise ConfigError("give --pipeline or --config, not both: the file can name a preset")
     default = BASELINE if calibrators and effort is None else AUTO
     result = plan_of(Pipeline.from_toml(config) if config is not None else name or default, effort)
     if isinstance(result, Auto):
@@ -45,7 +45,9 @@ def pipeline_of(
         }  # fmt: skip
         for flag, value in changes.items():
             if value is not None:
-                raise ConfigError(f"{flag} changes a fixed pipeline, and auto chooses one: add --pipeline lcp, or acp")
+                raise ConfigError(
+                    f"{flag} changes a fixed pipeline, and auto chooses its own: add --pipeline lcp or acp"
+                )
         return result if images is None else result.with_images(images)
     if rounding is not None:
         result = replace(result, rounding=rounding, kappa=kappa)
@@ -66,7 +68,7 @@ def pipeline_of(
         result = result.with_images(images)
     if iterations is not None:
         if not any(isinstance(calibrator, Weights) for calibrator in result.calibrators):
-            raise ConfigError("--iterations is for weights calibration, not in this pipeline: use --pipeline acp")
+            raise ConfigError("--iterations is for weights calibration, which this pipeline lacks: use --pipeline acp")
         result = result.changed(Weights, iterations=iterations).changed(FineTune, iterations=iterations)
     return result
 
@@ -80,11 +82,11 @@ class Conversion:
     weights: Path | None
     data: str | None
     data_root: Path | None
-    steps: list[int] | None  # None: chosen for the latency
+    steps: list[int] | None  # None: chosen to fit the latency
     latency: str | None  # of each network: steps, a multiple of T such as 2x, or +10 for ten more than T
     joints: Joints | None  # None: the default
     pipeline: Plan
-    images: int | None  # of every part, where the pipeline's own numbers are not wanted
+    images: int | None  # of every part, instead of the pipeline's own numbers
     keep: tuple[str, ...]
     readout: Readout | None
     seed: int
@@ -93,15 +95,15 @@ class Conversion:
     micro_batch: int | None
     test: int
     strict: bool
-    records: bool  # whether a pipeline without calibrators simulates images to know the errors of stages
+    records: bool  # whether a pipeline without calibrators simulates images to record the errors of stages
     report: Path | None  # the page to write
     device: str | None = None
 
     def __post_init__(self) -> None:
-        choices_of(self.steps, self.latency)  # before a network or an image is read
+        choices_of(self.steps, self.latency)  # raises before a network or an image is read
 
     def settings(self, progress: Progress | None) -> dict[str, Any]:
-        """What converting takes beside the network and its images, whichever the task."""
+        """Arguments of `convert` other than the network and its images, whatever the task."""
         return {
             "T": self.steps,
             "latency": self.latency,
@@ -116,7 +118,7 @@ class Conversion:
         }
 
     def facts(self, result: Result) -> dict[str, Any]:
-        """For machines: what came of it begins with these."""
+        """For machines: the first of its facts."""
         return {
             "file": str(self.output),
             "bytes": self.output.stat().st_size,
@@ -132,40 +134,48 @@ class Conversion:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """A file whose networks are to be measured, and on what."""
+    """A file whose networks are measured, and the data to measure them on."""
 
     file: Path
     model: str | None
     weights: Path | None
     data: str | None
     data_root: Path | None
-    steps: list[int]  # none: all that are in the file
+    steps: list[int]  # empty: all networks in the file
     images: int | None
     seed: int
     strict: bool
-    within: float | None  # points of the ANN
-    neurons: Sequence[str] = ()  # classes of those that are not spikecal's
+    within: float | None  # points of the ANN's accuracy
+    neurons: Sequence[str] = ()  # classes of the file's own neurons
     device: str | None = None
+    exit: float | None = None  # share of answers that early exit promises to agree with the ANN
+    exit_images: int | None = None  # to set its rule on
+
+    def __post_init__(self) -> None:
+        if self.exit is not None and not 0 < self.exit < 1:
+            raise ConfigError(f"--exit must be a share between 0 and 1, such as 0.99, not {self.exit:g}")
+        if self.exit is None and self.exit_images is not None:
+            raise ConfigError("--exit-images is for --exit: add --exit with a share such as 0.99")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reporting:
-    """What the networks of a page are run on."""
+    """The data that the networks of a page are run on."""
 
     model: str | None
     weights: Path | None
     data: str | None
     data_root: Path | None
-    images: int  # 0: none, the page shows what the files carry
+    images: int  # 0: none, the page shows what the files hold
     seed: int
     strict: bool
-    neurons: Sequence[str] = ()  # classes of those that are not spikecal's
+    neurons: Sequence[str] = ()  # classes of the file's own neurons
     device: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """A network to train, on what, the file for its weights, and how."""
+    """A network to train, the data, the file for its weights, and the settings."""
 
     model: str
     data: str
@@ -175,7 +185,7 @@ class Training:
     config: Path | None
     changes: dict[str, Any]  # of the recipe
     backbone: str | None
-    validate: int  # images held out
+    validate: int  # images to hold out
     half: bool
     checkpoint: Path
     every: float  # seconds between checkpoints
@@ -184,9 +194,9 @@ class Training:
     strict: bool
 
     def recipe_or(self, paper: str) -> tuple[str, Recipe]:
-        """The recipe asked for, else the paper's, with what is changed in it; and its name."""
+        """The requested recipe, else the paper's, with its changes; and its name."""
         if self.recipe is not None and self.config is not None:
-            raise ConfigError("give --recipe or --config, not both: a file can name a preset")
+            raise ConfigError("give --recipe or --config, not both: the file can name a preset")
         if self.config is not None:
             return self.config.name, Recipe.from_toml(self.config, resolve(paper)).changed(**self.changes)
         return (self.recipe or paper).lower(), resolve(self.recipe or paper).changed(**self.changes)

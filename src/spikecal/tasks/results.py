@@ -1,4 +1,4 @@
-"""A result that somebody has in Python: measured on their images, and on a page."""
+"""Measure a result in Python on the user's images, and write its page."""
 
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,12 @@ from spikecal.tables import Table
 from spikecal.tasks.pages import carried, write_report
 from spikecal.tasks.summary import summary_table
 
-NAME = "yours"  # images that have no name
+NAME = "your data"  # for images without a name
 NETWORK = "network"
 
 
 def measured(result: Result, data: Any, ann: nn.Module | None, progress: Watching) -> Table:
-    """The table of `spikecal evaluate`; what was measured is put into the result, and so into its file."""
+    """The table of `spikecal evaluate`; the measurements are stored in the result, and so in its file."""
     with watched(progress) as watcher:
         summary = _summary(result, data, ann or _ann(result), watcher)
     result.describe(measured=summary.measured())
@@ -36,14 +36,14 @@ def measured(result: Result, data: Any, ann: nn.Module | None, progress: Watchin
 
 
 def write_page(result: Result, path: Path, data: Any, ann: nn.Module | None, progress: Watching) -> None:
-    """The page of `spikecal report`."""
+    """Write the page of `spikecal report`."""
     check_output(path)
     source = from_result(NETWORK, result)
     if data is None:
         write_report(path, [(source, NOTHING)], [carried(NETWORK, "none were given")])
         return
     images = _images(data)
-    card = Card(name=NETWORK)  # the images are as the network takes them
+    card = Card(name=NETWORK)  # the images are already normalised
     teacher = ann or _ann(result)
     with watched(progress) as watcher:
         answers = gives_classes(source.first, images.images[:1]) if isinstance(images.images, Tensor) else False
@@ -58,16 +58,16 @@ def _ann(result: Result) -> Graph | None:
 
 def _summary(result: Result, data: Any, ann: nn.Module | Graph | None, progress: Any) -> Summary:
     found = [evaluate(result.at(T), data, progress, ann=ann) for T in sorted(result.networks)]
-    return Summary(NAME, "given", found, seconds=result.timings.alone())
+    return Summary(NAME, "test", found, seconds=result.timings.alone())
 
 
 def _images(data: Any) -> Data:
-    """All images in memory, as the report draws them, and their labels where there are some."""
+    """All images in memory, as the report draws them, and their labels if there are any."""
     if isinstance(data, Data):
         return data
     read = list(batches(data, Silent()))
     images, labels = [one for one, _ in read], [one for _, one in read if one is not None]
     if len({tuple(one.shape[1:]) for one in images}) > 1:
-        raise DataError("a report is made of images of one size")
+        raise DataError("a report needs images of one size: resize or crop them")
     known = len(labels) == len(images)
     return Data(name=NAME, images=torch.cat(images), labels=torch.cat(labels).cpu().long() if known else None)

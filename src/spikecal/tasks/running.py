@@ -1,4 +1,4 @@
-"""A network of a file run on images, with its spikes as data."""
+"""Run a network of a file on images, and write its spikes as data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ class Running:
     data_root: Path | None
     images: int
     seed: int
-    neurons: Sequence[str] = ()  # classes of those in the file that are not spikecal's
+    neurons: Sequence[str] = ()  # classes of the file's own neurons
     device: str | None = None
 
 
 def run_file(asked: Running) -> Outcome:
-    """Write what goes into the first layers and every spike."""
+    """Write the input currents of the first layers and every spike."""
     check_output(asked.output, [asked.file])
     if asked.output.suffix not in SUFFIXES:
         raise ConfigError(f"{asked.output}: spikes are written as {' or '.join(SUFFIXES)}")

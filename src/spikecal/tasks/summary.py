@@ -1,12 +1,14 @@
-"""How good the networks of a file are: what is run for it, and the tables that say it."""
+"""How good the networks of a file are: the runs that measure it, and the tables that show it."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from torch import Tensor, nn
 
 from spikecal.analysis.energy import Energy
 from spikecal.analysis.evaluate import Evaluation
+from spikecal.analysis.exits import ExitRule
 from spikecal.analysis.summary import POINTS, Summary
 from spikecal.calibration.sweep import StageRecord
 from spikecal.data.card import Card
@@ -21,11 +23,11 @@ from spikecal.tasks.waiting import TIMES, TIMES_CAPTION
 
 BATCH = 200
 COSTS = ("spikes", "energy %", "delay lines %", "break-even T")
-COSTS_CAPTION = "spikes: per image; energy: of the ANN's, 4.6 pJ a MAC and 0.9 pJ an addition"
+COSTS_CAPTION = "spikes: per image; energy: relative to the ANN's, at 4.6 pJ per MAC and 0.9 pJ per addition"
 
 
 class Images:
-    """Batches of a set's images without their labels, over and over in the same order; like `Loader` otherwise."""
+    """Batches of a dataset's images without labels, repeatable in the same order; otherwise like `Loader`."""
 
     def __init__(self, data: Data, card: Card, strict: bool = False) -> None:
 
@@ -53,17 +55,19 @@ def measure(
     strict: bool = False,
     points: float | None = None,
     seconds: Mapping[int, float] | None = None,
+    rules: Mapping[int, ExitRule] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Summary, Unreadable]:
-    """Run every network over the images, with their labels where there are some."""
+    """Run every network over the images, with their labels if there are any; `rules` are for early exit, by T."""
 
     loader: Any = Images(data, card, strict) if data.labels is None else Loader(data, card, BATCH, strict)
-    found = [evaluate(network, loader, progress, ann=ann) for network in networks]
+    exits = rules or {}
+    found = [evaluate(network, loader, progress, ann=ann, exit=exits.get(network.T)) for network in networks]
     return Summary(data.name, split, found, POINTS if points is None else points, seconds or {}), loader.unreadable
 
 
 def summary_table(title: str, summary: Summary) -> Table:
-    """One line a network, the ANN's above them; columns that nothing is known of are left out."""
+    """One line per network below that of the ANN; unknown columns are left out."""
     rows: list[dict[str, str]] = []
     if summary.compared:
         rows.append({"T": "ANN", "accuracy %": "" if summary.ann is None else percent(summary.ann), "energy %": "100"})
@@ -81,16 +85,16 @@ def summary_table(title: str, summary: Summary) -> Table:
     caption = f"{summary.images:,} {summary.split} images of {summary.data}"
     if summary.compared:
         caption += (
-            f"; near: within {summary.points:g} point{'' if summary.points == 1 else 's'} of the ANN from then on"
+            f"; near: from then on within {summary.points:g} point{'' if summary.points == 1 else 's'} of the ANN"
         )
     caption += f"; {TIMES_CAPTION}; {COSTS_CAPTION}"
     if summary.seconds:
-        caption += "; conversion: for that T alone"
+        caption += "; conversion: the time for that T alone"
     return table_of(title, order, rows, caption)
 
 
 def _near(found: Evaluation, points: float) -> str:
-    """The step from which a network is near the ANN, and when that is where layers wait."""
+    """The step from which a network is near the ANN, and its time if layers wait."""
     step = found.first_within(points)
     if step is None:
         return "–"
@@ -98,7 +102,7 @@ def _near(found: Evaluation, points: float) -> str:
 
 
 def cost_cells(energy: Energy | None) -> dict[str, str]:
-    """What the columns `COSTS` say of a network."""
+    """The columns `COSTS` of a network."""
     if energy is None:
         return {}
     spikes = {"spikes": f"{energy.spikes:,.0f}"}
@@ -112,18 +116,21 @@ def cost_cells(energy: Energy | None) -> dict[str, str]:
 
 
 def steps_table(found: Evaluation) -> Table:
-    """The anytime curve, a line a step, and when that step is where layers wait."""
+    """The anytime curve, one line per step, with the step's time if layers wait."""
     shares = {"accuracy %": found.accuracy, "as the ANN %": found.agreement}
     columns = {"step": [str(t) for t in range(1, found.T + 1)]}
     if found.latency > found.T:
         columns["latency"] = [str(latency) for latency in found.latencies]
+    if found.exits is not None:
+        settled = list(accumulate(found.exits.settled))
+        shares |= {"settled %": [count / found.images for count in settled], "with exit %": found.exits.curve}
     columns |= {name: [percent(share) for share in curve] for name, curve in shares.items() if curve}
     rows = list(zip(*columns.values(), strict=True))
-    return Table(f"After every step, made for T = {found.T}", [f">{name}" for name in columns], rows)
+    return Table(f"After every step, network for T = {found.T}", [f">{name}" for name in columns], rows)
 
 
 def records_table(records: Sequence[StageRecord], T: int) -> Table:
-    """What calibration did to each stage of the network for T steps."""
+    """The effect of calibration on each stage of the network for T steps."""
     rows = []
     for record in (record for record in records if record.T == T):
         errors = " → ".join(f"{value:.4f} {label}" for label, value in record.errors)

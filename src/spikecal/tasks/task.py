@@ -1,4 +1,4 @@
-"""What every task can do. The command line chooses one and asks it; nothing else depends on which it is."""
+"""The interface of every task. The command line chooses one; nothing else depends on which."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,12 +17,12 @@ from spikecal.report.source import Source
 from spikecal.tasks.outcome import Outcome
 from spikecal.tasks.requests import Conversion, Evaluation, Reporting, Training
 
-Say = Callable[[str], None]  # told at once of what cannot wait for the end
+Say = Callable[[str], None]  # receives lines that cannot wait for the end
 
 
 @dataclass(frozen=True)
 class Looked:
-    """What a page says of one source; `why` no images were run, where none were."""
+    """The content of a page for one source; `why` no images were run, if none were."""
 
     source: Source
     measured: Measured = NOTHING
@@ -31,7 +31,7 @@ class Looked:
 
 
 class Part(NamedTuple):
-    """What is converted of a model, what it takes, the pipeline for it, and how many images a timed pass has."""
+    """What is converted of a model, its input shape, its pipeline, and how many images a timed pass has."""
 
     network: nn.Module
     card: Card
@@ -41,7 +41,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Labelled:
-    """Images of a set, and what is known of their labels. `faults` are told; `left_out` are files with some."""
+    """Images of a dataset, and its labels. `faults` are reported; `left_out` are the files that have some."""
 
     images: Data
     classes: int | None
@@ -51,13 +51,13 @@ class Labelled:
 
 
 class Task(Protocol):
-    """What networks do: classification, detection."""
+    """What a network does: classification or detection."""
 
     def labelled(self, data: str, split: str, root: Path | None) -> Labelled:
-        """A set of images for this task."""
+        """A dataset for this task."""
 
     def part(self, model: str, pipeline: Plan) -> Part:
-        """What would be converted of a model, which is built without trained weights."""
+        """What would be converted of a model, built without trained weights."""
 
     def convert(self, asked: Conversion, progress: Progress | None, say: Say) -> Outcome:
         """Convert a network, write it, and measure it on test images."""
@@ -68,7 +68,7 @@ class Task(Protocol):
     def look(
         self, files: Sequence[tuple[Path, Source]], asked: Reporting, progress: Progress | None, say: Say
     ) -> list[Looked]:
-        """Measure what a page shows of files of this task; what is asked for by name and is not there is an error."""
+        """Measure what a page shows of files of this task; missing data is an error if it was asked for by name."""
 
     def train(self, asked: Training, progress: Progress | None, say: Say) -> Outcome:
         """Train a network, measure it on test images, write its weights and its card."""

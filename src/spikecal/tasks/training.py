@@ -1,4 +1,4 @@
-"""What training has in common, whatever the task: the device, what is said while it goes on, the end of a card."""
+"""What training shares, whatever the task: the device, its progress lines, the end of a card."""
 
 from typing import Any
 
@@ -13,25 +13,25 @@ from spikecal.training.loop import EpochRecord
 
 
 def epoch_line(record: EpochRecord, epochs: int, measure: str = "", images: str = "held-out") -> str:
-    """One line an epoch, with what was measured on images that decide nothing."""
+    """One line per epoch, with the measurement on validation images, which decide nothing."""
     measured = "" if record.score is None else f", {measure}{percent(record.score)} % of the {images} images"
     done = f"epoch {record.epoch}/{epochs}: loss {record.loss:.4f}, lr {record.lr:.4g}"
     return f"{done}{measured} ({duration(record.seconds)})"
 
 
 def check_convertible(model: str, network: nn.Module, images: Tensor, say: Say) -> None:
-    """Say at once that a network cannot be converted as it is: its training may take days."""
+    """Warn at once that a network cannot be converted as it is: its training may take days."""
     try:
         lower(network, (images,))
     except DataError:
-        pass  # images that it cannot take are for training to say
+        pass  # training itself reports images that do not fit
     except ConversionError as error:
         more = f" (and {len(error.others)} more: `spikecal check {model}`)" if error.others else ""
         say(in_flags(f"warning: {model} cannot be converted: {error.layer}: {error.found}; {error.hint}{more}"))
 
 
 def circumstances(home: torch.device, seconds: float | None) -> dict[str, Any]:
-    """What the bits depend on beside the recipe, and how long it took."""
+    """What the bits depend on besides the recipe, and the time it took."""
     return {
         "seconds": None if seconds is None else round(seconds, 1),
         "device": home.type,

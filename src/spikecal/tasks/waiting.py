@@ -1,4 +1,4 @@
-"""When networks answer, for people: columns of tables, which layers wait, and what was tried to place waits."""
+"""Show when networks answer: columns of tables, which layers wait, and what was tried to place waits."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,23 +7,23 @@ from spikecal.analysis.timing import Timing
 from spikecal.tasks.outcome import Line, Table, table_of
 
 TIMES = ("latency", "interval")
-TIMES_CAPTION = "latency: steps to the answer; interval: one image every so many steps"
+TIMES_CAPTION = "latency: steps to the answer; interval: steps between images"
 
 
 def time_cells(found: Timing) -> dict[str, str]:
-    """What the columns `TIMES` say of a network."""
+    """The columns `TIMES` of a network."""
     return {"latency": str(found.latency), "interval": str(found.interval)}
 
 
 def waiting_lines(found: Sequence[Timing]) -> list[Line]:
-    """A line for each network whose waits were searched for: how it waits, and why so."""
+    """One line per network whose waits were searched for: how it waits, and why."""
     return [Line(f"T = {one.T}: {one.words()}; {one.search.why()}") for one in found if one.search is not None]
 
 
 def time_tables(found: Sequence[Mapping[str, Any]], measured: Mapping[str, Any] | None) -> list[Table]:
-    """What `inspect` tells of time: a line a network, then where its layers wait, and what was tried.
+    """The tables about time from `inspect`: one line per network, then where its layers wait, and what was tried.
 
-    Beside it is what the file keeps of spikes and energy, if it was measured.
+    Spikes and energy are beside them, if the file holds measurements.
     """
     kept = {} if measured is None else measured["networks"]
     rows = [
@@ -38,10 +38,10 @@ def time_tables(found: Sequence[Mapping[str, Any]], measured: Mapping[str, Any] 
         for one in found
     ]
     order = ("T", *TIMES, "spikes", "energy %", "delay lines %", "waits", "layers that wait")
-    caption = f"{TIMES_CAPTION}; waits: steps of all layers"
+    caption = f"{TIMES_CAPTION}; waits: steps summed over layers"
     if measured is not None:
         on = f"{measured['images']:,} {measured['split']} images of {measured['data']}"
-        caption += f"; spikes per image and energy, of the ANN's: on {on}"
+        caption += f"; spikes per image, and energy relative to the ANN's: on {on}"
     tables = [table_of("Time and cost" if measured is not None else "Time", order, rows, caption)]
     for one in found:
         tables += [_layers(one)] if one["waits"] else []
@@ -50,7 +50,7 @@ def time_tables(found: Sequence[Mapping[str, Any]], measured: Mapping[str, Any] 
 
 
 def _costs(kept: Mapping[str, Any]) -> dict[str, str]:
-    """Of what a file keeps; what was not counted is left out."""
+    """Costs that a file holds; those not counted are left out."""
     cells = {}
     if kept.get("spikes") is not None:
         cells["spikes"] = f"{kept['spikes']:,.0f}"
@@ -61,7 +61,7 @@ def _costs(kept: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _layers(found: Mapping[str, Any]) -> Table:
-    """Layers by how long they wait."""
+    """Layers grouped by how long they wait."""
     waits: Mapping[str, int] = found["waits"]
     by_wait: dict[int, list[str]] = {}
     for name, wait in waits.items():

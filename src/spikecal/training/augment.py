@@ -1,4 +1,4 @@
-"""Augmentations: torchvision's for one image at a time, and crop and flip for whole batches of stored pixels."""
+"""Augmentations: torchvision's for single images, and crop and flip for whole batches of stored pixels."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,11 +15,11 @@ from spikecal.training.recipes import Recipe
 from spikecal.vision import vision
 
 PAD_MODES = {"crop": "constant", "reflect-crop": "reflect"}
-BATCHED = frozenset({*PAD_MODES, "flip"})  # what needs no Python for each image
+BATCHED = frozenset({*PAD_MODES, "flip"})  # what works on whole batches
 
 
 def crop_and_flip(images: Tensor, recipe: Recipe, shifts: Shifts) -> Tensor:
-    """Images [N, C, H, W] of any device, each cropped after padding and flipped as `recipe` and `shifts` say."""
+    """Images [N, C, H, W] on any device, each cropped after padding and flipped by `recipe` and `shifts`."""
     mode = next((PAD_MODES[name] for name in recipe.augment if name in PAD_MODES), None)
     if mode is None and "flip" not in recipe.augment:
         return images
@@ -37,7 +37,7 @@ def crop_and_flip(images: Tensor, recipe: Recipe, shifts: Shifts) -> Tensor:
 
 
 def shrunk(images: Tensor, scale: float) -> Tensor:
-    """Images [N, C, H, W] with sides of `scale` times theirs, rounded."""
+    """Images [N, C, H, W] resized by `scale`, rounded to pixels."""
     if scale == 1:
         return images
     size = [max(1, round(side * scale)) for side in images.shape[2:]]
@@ -45,9 +45,9 @@ def shrunk(images: Tensor, scale: float) -> Tensor:
 
 
 class ImageTransform:
-    """One stored image [C, H, W] into one training image: fitted, augmented, normalised, and Cutout last.
+    """Turns a stored image [C, H, W] into a training image: fitted, augmented, normalised, with Cutout last.
 
-    Its randomness is that of torch's default generator, as torchvision has it.
+    Random numbers come from torch's default generator, as in torchvision.
     """
 
     def __init__(self, recipe: Recipe, card: Card, size: tuple[int, int]) -> None:
@@ -60,7 +60,7 @@ class ImageTransform:
     def __call__(self, image: Tensor, name: str) -> Tensor:
         if image.shape[-2:] != self.size:
             if self.card.size is None:
-                raise DataError(f"{name}: images differ in size and {self.card.name} has no input size")
+                raise DataError(f"{name}: images differ in size, but {self.card.name} has no input size")
             if self.fits:
                 image = self._fitted(image, name)
         for step in self.steps:
@@ -69,16 +69,16 @@ class ImageTransform:
         return image if self.cutout is None else self.cutout(image)
 
     def _fitted(self, image: Tensor, name: str) -> Tensor:
-        """As for evaluation, but still in stored pixels."""
+        """Fit as for evaluation, but keep stored pixels."""
         fitted = prepare(image[None], Card(name=self.card.name, size=self.size, crop=self.card.crop), name)[0]
         return (fitted * 255).round().to(torch.uint8) if image.dtype == torch.uint8 else fitted
 
 
 def cutout(hole: int, size: tuple[int, int]) -> Any:
-    """DeVries and Taylor's Cutout: a square of mean pixels about a random centre, cut off at the border.
+    """DeVries and Taylor's Cutout: a square of mean pixels around a random centre, clipped at the border.
 
-    torchvision's RandomErasing keeps its square inside the image, and the paper found it important that Cutout's is
-    not: so the image gets a margin of half a square, and loses it again.
+    torchvision's RandomErasing keeps its square inside the image, but the paper found it important that Cutout's is
+    not, so the image gets a margin of half a square, which is removed afterwards.
     """
     v2 = vision("torchvision.transforms.v2")
     height, width = size

@@ -1,4 +1,4 @@
-"""Trained weights into files: safetensors, in half precision where accuracy holds, with a card beside them."""
+"""Write trained weights to safetensors files, in half precision if accuracy holds, with a card beside them."""
 
 import copy
 import json
@@ -21,12 +21,12 @@ from spikecal.workdir import store
 log = logging.getLogger(__name__)
 
 TOLERANCE = 0.0005  # of accuracy on training images, for storing the weights in half precision
-CHECKED = 10_000  # how many training images that is measured on: nothing is chosen on test images
+CHECKED = 10_000  # training images to measure that on: nothing is chosen on test images
 BATCH = 500
 
 
 def export_weights(model: nn.Module, path: Path, images: Data | None, card: Card, seed: int = 0) -> str:
-    """Write the weights of `model`; half precision if the accuracy on training `images` holds. Says which it was.
+    """Write the weights of `model`; half precision if the accuracy on training `images` holds. Returns the dtype.
 
     Without `images` it is single precision.
     """
@@ -39,7 +39,7 @@ def export_weights(model: nn.Module, path: Path, images: Data | None, card: Card
 def export(
     model: nn.Module, path: Path, measure: Callable[[nn.Module], float] | None, tolerance: float = TOLERANCE
 ) -> str:
-    """The same for any measure that half precision must not move by more than `tolerance`."""
+    """The same for any measure, which half precision must not change by more than `tolerance`."""
     state = {key: t.detach().cpu().contiguous().clone() for key, t in model.state_dict().items()}
     half = {key: t.half() if t.is_floating_point() else t for key, t in state.items()}
     if measure is None or not _holds(model, half, measure, tolerance):
@@ -52,17 +52,17 @@ def export(
 def _holds(
     model: nn.Module, half: dict[str, torch.Tensor], measure: Callable[[nn.Module], float], tolerance: float
 ) -> bool:
-    if not all(bool(t.isfinite().all()) for t in half.values()):  # too large for it
+    if not all(bool(t.isfinite().all()) for t in half.values()):  # too large for half precision
         return False
     rounded = copy.deepcopy(model)
     rounded.load_state_dict(half)
     before, after = measure(model), measure(rounded)
-    log.info("measured %.4f, in half precision %.4f", before, after)
+    log.info("score %.4f, in half precision %.4f", before, after)
     return abs(before - after) <= tolerance
 
 
 class Named(Protocol):
-    """A set of images, of whatever kind."""
+    """A dataset of any kind."""
 
     @property
     def name(self) -> str: ...
@@ -70,7 +70,7 @@ class Named(Protocol):
 
 
 def training_facts(recipe: Recipe, name: str, data: Named) -> dict[str, Any]:
-    """What a card says about how its weights came about."""
+    """A card's record of how its weights were trained."""
     return {"recipe": name, **recipe.to_dict(), "data": data.name, "images": len(data)}
 
 

@@ -1,4 +1,4 @@
-"""Batches of training images. Which images and how they are changed depends on (seed, epoch, step) and nothing else."""
+"""Batches of training images. Their choice and augmentation depend on (seed, epoch, step) and nothing else."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,13 +22,13 @@ from spikecal.training.recipes import DetectionRecipe, Recipe
 
 
 class Feed:
-    """The training images of a run, shuffled anew for every epoch."""
+    """The training images of a run, shuffled for every epoch."""
 
     def __init__(
         self, data: Data, card: Card, recipe: Recipe, device: torch.device, workers: int = 1, strict: bool = False
     ) -> None:
         if isinstance(recipe, DetectionRecipe):
-            raise ConfigError("this recipe is for detectors: choose another one")
+            raise ConfigError("this recipe is for detectors: choose one for classifiers")
         if data.labels is None:
             raise DataError(f"{data.name} has no labels: training needs them")
         if recipe.batch > len(data):
@@ -45,7 +45,7 @@ class Feed:
             self.transform = ImageTransform(recipe, card, (size[0], size[1]))
 
     def examples(self) -> list[Tensor]:
-        """Two images of each size as the network will get them, but for the augmentation."""
+        """Two images of each size that the network will get, without augmentation."""
         full = prepare(self._first()[None], self.card, self.data.name).repeat(2, 1, 1, 1).to(self.device)
         return [shrunk(full, scale) for scale in {1.0, *self.recipe.scales}]
 
@@ -76,7 +76,7 @@ class Feed:
         own = own_share(self.recipe.batch)
         for step, chosen in enumerate(order.split(self.recipe.batch)):
             top, left, flip = draw_shifts(len(chosen), self.recipe.pad, generator)
-            if step >= first:  # for the others it was only to draw what they drew
+            if step >= first:  # skipped steps still draw their random numbers
                 chosen, shifts = chosen[own], (top[own], left[own], flip[own])
                 batch = crop_and_flip(images[chosen].to(self.device), self.recipe, shifts)
                 yield prepare(batch, self.card, self.data.name), self.labels[chosen].to(self.device)
@@ -98,7 +98,7 @@ def own_share(batch: int) -> slice:
     """Which images of a batch this rank trains on."""
     ranks = current()
     if batch < ranks.count:
-        raise ConfigError(f"a batch of {batch} is too small for {ranks.count} ranks: each needs an image of it")
+        raise ConfigError(f"a batch of {batch} is too small for {ranks.count} ranks: each needs at least one image")
     share = ranks.share(batch)
     return slice(share.start, share.stop)
 
@@ -113,14 +113,16 @@ def logits(outputs: Any, name: str) -> Tensor:
     """The output of a classifier, checked to be one."""
     if not isinstance(outputs, Tensor) or outputs.ndim != 2:
         found = f"a tensor of {outputs.ndim} dimensions" if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise ConfigError(f"{name} gives {found} in training: only networks with one output of classes are trained")
+        raise ConfigError(
+            f"{name} gives {found} in training: only networks with a single output of classes can be trained"
+        )
     return outputs
 
 
 class _Epoch(Dataset[tuple[Tensor, Tensor]]):
-    """Augmented images of one epoch, each with a seed of its own: workers and interruptions change nothing.
+    """Augmented images of one epoch, each with its own seed: workers and interruptions change nothing.
 
-    In place of an image that cannot be read stands the next that can; with `strict` it is an error.
+    An unreadable image is replaced by the next readable one; with `strict` it is an error.
     """
 
     def __init__(
@@ -133,7 +135,7 @@ class _Epoch(Dataset[tuple[Tensor, Tensor]]):
         return len(self.data)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        again = self.epoch > 0  # the first epoch told of what cannot be read
+        again = self.epoch > 0  # the first epoch reported unreadable images
         image, found = in_its_place(self.data.images, index, self.data.name, self.strict, quiet=again)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(mixed(self.seed, self.epoch, index))
@@ -141,7 +143,7 @@ class _Epoch(Dataset[tuple[Tensor, Tensor]]):
 
 
 def mixed(*numbers: int) -> int:
-    """One seed out of several numbers; neighbours give unrelated ones."""
+    """One seed from several numbers; similar numbers give unrelated seeds."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
 
 
@@ -150,6 +152,6 @@ def hold_out(data: Data, count: int, seed: int) -> tuple[Data, Data | None]:
     if count == 0:
         return data, None
     if not 0 < count < len(data):
-        raise ConfigError(f"{count:,} of the {len(data):,} images of {data.name} cannot be held out")
+        raise ConfigError(f"{count:,} of the {len(data):,} images of {data.name} cannot be held out: hold out fewer")
     order = shuffled(len(data), seed)
     return choose(data, order[count:]), choose(data, order[:count])

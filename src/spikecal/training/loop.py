@@ -1,4 +1,4 @@
-"""The training loop: one for all recipes and sources. Repeats to the bit, and goes on after being killed."""
+"""The training loop, one for all recipes and sources. It is reproducible to the bit and resumes after being killed."""
 
 import logging
 import math
@@ -21,7 +21,7 @@ from spikecal.data.sources import Data
 from spikecal.errors import ConfigError, DataError, FileError, TrainingError, first_line
 from spikecal.evaluation import accuracy
 from spikecal.progress import Progress, Silent
-from spikecal.ranks import current, together
+from spikecal.ranks import Refused, current, together
 from spikecal.training import checkpoint as files
 from spikecal.training.feed import Feed, logits, mixed
 from spikecal.training.recipes import DetectionRecipe, Recipe
@@ -31,14 +31,14 @@ from spikecal.training.workers import worker_errors
 log = logging.getLogger(__name__)
 
 EVERY = 300.0  # seconds between checkpoints inside an epoch
-EVALUATED = 250  # images a call
+EVALUATED = 250  # images per call
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochRecord:
-    """One finished epoch: mean loss, last learning rate, and the score on held-out images where there are some.
+    """One finished epoch: mean loss, last learning rate, and the score on held-out images, if any.
 
-    It is accuracy, or of a detector the mAP at an overlap of 0.5.
+    The score is accuracy, or for a detector mAP at IoU 0.5.
     """
 
     epoch: int
@@ -55,10 +55,10 @@ class Training:
     model: nn.Module
     optimiser: torch.optim.Optimizer
     average: AveragedModel | None
-    epoch: int = 0  # finished ones
-    step: int = 0  # finished ones of the epoch that has begun
-    loss: float = 0.0  # their sum
-    seconds: float | None = 0.0  # None where an old checkpoint does not know
+    epoch: int = 0  # finished epochs
+    step: int = 0  # finished steps of the current epoch
+    loss: float = 0.0  # sum over these steps
+    seconds: float | None = 0.0  # None if resumed from an old checkpoint without it
     history: list[EpochRecord] = field(default_factory=list)
 
     @classmethod
@@ -71,7 +71,7 @@ class Training:
 
     @property
     def result(self) -> nn.Module:
-        """The network that is measured and exported: the average where there is one."""
+        """The network that is measured and exported: the averaged one, if any."""
         return self.model if self.average is None else self.average.module
 
     def state(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Training:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave; LookupError, RuntimeError, TypeError or ValueError where it is nothing such."""
+        """Resume from what `state` returned; LookupError, RuntimeError, TypeError or ValueError for anything else."""
         self.model.load_state_dict(state["model"])
         self.optimiser.load_state_dict(state["optimiser"])
         if self.average is not None:
@@ -108,16 +108,16 @@ def _optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
 
 
 class Source(Protocol):
-    """What a network is trained on: batches, and the loss of one."""
+    """What a network is trained on: batches, and the loss of a batch."""
 
     name: str  # the network's
-    steps: int  # an epoch
+    steps: int  # per epoch
 
     @property
     def recipe(self) -> Recipe: ...
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[Any]:
-        """The epoch's batches from step `first` on, of (seed, epoch, step) and nothing else."""
+        """The epoch's batches from step `first` on, which depend on (seed, epoch, step) and nothing else."""
         ...
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor: ...
@@ -138,11 +138,11 @@ def train(
     progress: Progress | None = None,
     report: Callable[[EpochRecord], None] | None = None,
 ) -> Training:
-    """Train `model` in place, from `checkpoint` where that has got so far; it ends in eval mode, averaged if asked.
+    """Train `model` in place, resuming from `checkpoint` if there is one; it ends in eval mode, averaged if requested.
 
     `checkpoint` is replaced after every epoch and every `every` seconds. `validation` images are measured after every
-    epoch and decide nothing. `workers` are processes that augment images one by one. In place of images that cannot be
-    read stand others; with `strict` they are an error.
+    epoch and decide nothing. `workers` are processes that augment images one by one. Unreadable images are
+    replaced by others; with `strict` they are an error.
     """
     device = torch.device(device)
     feed = Feed(data, card, recipe, device, workers, strict)
@@ -166,7 +166,7 @@ def fit(
     progress: Progress | None = None,
     report: Callable[[EpochRecord], None] | None = None,
 ) -> Training:
-    """What `train` does, for any source of batches and losses; `data` is the fingerprint of what is trained on."""
+    """`train` for any source of batches and losses; `data` is the fingerprint of the training data."""
     recipe = feed.recipe
     if not any(p.requires_grad for p in model.parameters()):
         raise ConfigError(f"{feed.name} has no parameters to train")
@@ -181,14 +181,17 @@ def fit(
     ranks.agree("train", lambda: {**facts, "validation": measure is not None})
     ranks.same([*model.parameters(), *model.buffers()])
     training = Training.start(model, recipe)
-    state = files.read(checkpoint) if ranks.decided(checkpoint.exists()) else None
+    known = [there for _, there in ranks.gathered({}, checkpoint.exists())]
+    if any(known) and not all(known):
+        raise Refused(f"{checkpoint} is not there on all ranks: choose one on a disk that they share")
+    state = files.read(checkpoint) if known[0] else None
     if state is not None:
         files.check(state, checkpoint, recipe, identity["network"], identity["data"])
         try:
             training.restore(state)
         except (LookupError, RuntimeError, TypeError, ValueError) as error:
             raise FileError(f"{checkpoint} is damaged ({first_line(error)}): {files.WAY_OUT}") from error
-        log.info("%s: going on after %d epochs and %d steps", checkpoint, training.epoch, training.step)
+        log.info("%s: resuming after %d epochs and %d steps", checkpoint, training.epoch, training.step)
 
     def save() -> None:
         if ranks.first:
@@ -211,7 +214,7 @@ def fit(
 
 
 def _try(model: nn.Module, feed: Feed) -> None:
-    """What does not fit is found before the first step, and said in one line."""
+    """Find what does not fit before the first step, and report it in one line."""
     model.eval()
     for example in feed.examples():
         shape = "×".join(map(str, example.shape[1:]))
@@ -222,7 +225,9 @@ def _try(model: nn.Module, feed: Feed) -> None:
             raise ConfigError(f"{feed.name} cannot take images of {shape}: {first_line(error)}") from error
         classes = logits(outputs, feed.name).shape[1]
         if int(feed.labels.max()) >= classes:
-            raise DataError(f"{feed.data.name} has a label {int(feed.labels.max())}, {feed.name} {classes} classes")
+            raise DataError(
+                f"{feed.data.name} has a label {int(feed.labels.max())}, but {feed.name} has {classes} classes"
+            )
 
 
 def _epoch(training: Training, feed: Source, every: float, save: Callable[[], None], progress: Progress) -> None:
@@ -233,7 +238,9 @@ def _epoch(training: Training, feed: Source, every: float, save: Callable[[], No
     first, ranks = training.step, current()
     training.model.train()
     for batch in feed.batches(epoch, first):
-        torch.manual_seed(mixed(recipe.seed, epoch, training.step, ranks.rank))  # dropout, whatever was drawn before
+        torch.manual_seed(
+            mixed(recipe.seed, epoch, training.step, ranks.rank)
+        )  # for dropout, whatever was drawn before
         lr = recipe.learning_rate(epoch * feed.steps + training.step, total)
         loss = _step(training, feed, batch, lr)
         if not math.isfinite(loss):

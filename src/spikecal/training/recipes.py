@@ -1,4 +1,4 @@
-"""Recipes: how a network is trained. The paper's as presets, and a short one for a CPU."""
+"""Recipes: how a network is trained. The paper's and short ones for a CPU are presets."""
 
 import dataclasses
 import math
@@ -17,21 +17,21 @@ Precision = Literal["float32", "bfloat16"]
 CROPS = ("crop", "reflect-crop", "resized-crop")
 AUGMENTATIONS = (*CROPS, "flip", "autoaugment-cifar10", "autoaugment-imagenet", "colour-jitter", "cutout")
 WITH_BOXES = ("flip", "vertical-flip", "colour-jitter", "zoom-out", "iou-crop")
-IMAGENET_SIDE = 128  # images from this size up are trained with ImageNet's recipe
+IMAGENET_SIDE = 128  # images of at least this size use ImageNet's recipe
 
-START, END = 25.0, 1e4  # one-cycle begins at lr/25 and ends at that/10,000, as in torch's scheduler
+START, END = 25.0, 1e4  # one-cycle begins at lr/25 and ends at a 10,000th of that, as in torch's scheduler
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """SGD over `epochs`; the last batch of an epoch is left out if it is not full.
+    """SGD over `epochs`; the last batch of an epoch is dropped if it is not full.
 
-    `lr` is the highest learning rate, `warm_up` the share of all steps it rises for. `ema` is the decay of the averaged
-    weights and `clip` the largest norm of a gradient; 0 is none. `augment` are names, applied in this order, but for
-    Cutout, which comes after normalisation. `pad` belongs to the crops, `hole` (its side in pixels) to Cutout, `jitter`
-    (brightness, contrast, saturation, hue) to the colour jitter. With the `precision` bfloat16 the network runs under
-    torch's autocast; weights, gradients and the loss stay float32. `scales` trains on smaller images first, which is
-    cheaper: the epochs are divided evenly among them, and each is the share of the full side in its epochs.
+    `lr` is the highest learning rate, `warm_up` the share of all steps over which it rises. `ema` is the decay of the
+    averaged weights and `clip` the largest norm of a gradient; 0 turns them off. `augment` are names, applied in this
+    order, except Cutout, which follows normalisation. `pad` belongs to the crops, `hole` (its side in pixels) to
+    Cutout, `jitter` (brightness, contrast, saturation, hue) to the colour jitter. With the `precision` bfloat16 the
+    network runs under torch's autocast; weights, gradients and the loss stay float32. `scales` trains on smaller images
+    first, which is cheaper: the epochs are divided evenly among them, and each is a share of the full side.
     """
 
     SCHEDULES: ClassVar[tuple[str, ...]] = ("cosine", "one-cycle")
@@ -79,9 +79,9 @@ class Recipe:
         _demand(all(0 < s <= 1 for s in self.scales), "scales", "shares of a side, in (0, 1]", self.scales)
         unknown = [name for name in self.augment if name not in self.AUGMENTATIONS]
         if unknown:
-            raise ConfigError(f"there is no augmentation {unknown[0]!r}; there are {', '.join(self.AUGMENTATIONS)}")
+            raise ConfigError(f"there is no augmentation {unknown[0]!r}: choose from {', '.join(self.AUGMENTATIONS)}")
         if len(set(self.augment)) < len(self.augment) or len(set(CROPS) & set(self.augment)) > 1:
-            raise ConfigError(f"augment names one crop at most, and nothing twice; not {', '.join(self.augment)}")
+            raise ConfigError(f"augment may name at most one crop, and nothing twice, not {', '.join(self.augment)}")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as in TOML, checkpoints and cards."""
@@ -89,7 +89,7 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, settings: dict[str, Any], base: "Recipe | None" = None) -> "Recipe":
-        """From plain data; `preset` names the recipe that the other settings change, else it is `base`."""
+        """From plain data; `preset` names the recipe that the other settings change, by default `base`."""
         settings = dict(settings)
         start = base if "preset" not in settings else resolve(settings.pop("preset"))
         if start is None:
@@ -108,11 +108,11 @@ class Recipe:
         return dataclasses.replace(self, **values)
 
     def scale(self, epoch: int) -> float:
-        """The share of their full side that images have in epoch 0 … `epochs` - 1."""
+        """The relative side of images in epoch 0 … `epochs` - 1."""
         return self.scales[epoch * len(self.scales) // self.epochs] if self.scales else 1.0
 
     def learning_rate(self, step: int, total: int) -> float:
-        """The rate of step 0 … `total` - 1.
+        """The learning rate of step 0 … `total` - 1.
 
         cosine: lr (s + 1) / w for the w steps of warm-up, then lr (1 + cos(pi (s - w) / (total - w))) / 2.
         one-cycle: half a cosine from lr/25 up to lr, half a cosine down to lr/250,000.
@@ -131,9 +131,9 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class DetectionRecipe(Recipe):
-    """A recipe for detectors. With the schedule `steps` the rate falls to a tenth after each epoch of `milestones`.
+    """A recipe for detectors. With the schedule `steps`, the rate falls to a tenth after each epoch in `milestones`.
 
-    `zoom-out` puts the image into a larger grey one, `iou-crop` takes a part that still has boxes in it.
+    `zoom-out` puts the image into a larger grey one, `iou-crop` takes a part that still contains boxes.
     """
 
     SCHEDULES: ClassVar[tuple[str, ...]] = (*Recipe.SCHEDULES, "steps")
@@ -162,7 +162,7 @@ class DetectionRecipe(Recipe):
 
 
 def _half_cosine(start: float, end: float, share: float) -> float:
-    return end + (start - end) / 2.0 * (math.cos(math.pi * share) + 1)  # as torch writes it, to the bit
+    return end + (start - end) / 2.0 * (math.cos(math.pi * share) + 1)  # as torch computes it, to the bit
 
 
 def _demand(holds: bool, name: str, wanted: str, value: Any) -> None:
@@ -182,7 +182,7 @@ IMAGENET = Recipe(
 )
 QUICK = Recipe(epochs=28, lr=0.2, nesterov=True, schedule="one-cycle", warm_up=0.2, augment=("reflect-crop", "flip"))
 QUICK_NOBN = dataclasses.replace(QUICK, epochs=24, lr=0.03, weight_decay=1e-4)
-COCO = DetectionRecipe(  # of one card with two images; the paper has eight
+COCO = DetectionRecipe(  # for one GPU with two images; the paper has eight
     epochs=12, batch=2, lr=0.000625, weight_decay=1e-4, schedule="steps", milestones=(8, 11), warm_up=1 / 12
 )
 QUICK_DETECT = DetectionRecipe(
@@ -210,12 +210,12 @@ PRESETS: dict[str, Recipe] = {
 
 
 def resolve(recipe: Recipe | str) -> Recipe:
-    """A recipe, or the preset of that name."""
+    """A recipe, or the preset with that name."""
     return preset(recipe, Recipe, PRESETS, "recipe")
 
 
 def paper_recipe(side: int, bn: bool) -> str:
-    """The preset the paper has for a network of this input size, with or without BN."""
+    """The paper's preset for a network of this input size, with or without BN."""
     if side >= IMAGENET_SIDE:
         return "imagenet"
     return "cifar" if bn else "cifar-nobn"

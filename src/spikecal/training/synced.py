@@ -1,4 +1,4 @@
-"""Batch normalisation over the images of all ranks: several ranks train the network that one would."""
+"""Batch normalisation over the images of all ranks: several ranks train the same network as one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ Norm = nn.modules.batchnorm._BatchNorm
 
 @contextmanager
 def synced(model: nn.Module, ranks: Ranks) -> Iterator[None]:
-    """Inside, the normalisations of a model in training see the whole batch, of which each rank has a share.
+    """Let the normalisations of a model in training see the whole batch, of which each rank has a share.
 
     torch's own `SyncBatchNorm` does so on GPUs alone.
     """
@@ -30,7 +30,7 @@ def synced(model: nn.Module, ranks: Ranks) -> Iterator[None]:
 
 
 def _normalised(norm: Any, ranks: Ranks, x: Tensor) -> Tensor:
-    """`(x - mean) / sqrt(var + eps) w + b` with mean and variance over all ranks, and running statistics of them."""
+    """`(x - mean) / sqrt(var + eps) w + b` with mean and variance over all ranks, also in the running statistics."""
     if not norm.training:
         return type(norm).forward(norm, x)
     dims = [d for d in range(x.ndim) if d != 1]
@@ -55,7 +55,7 @@ def _remember(norm: Any, mean: Tensor, variance: Tensor) -> None:
 
 
 class _Total(torch.autograd.Function):
-    """A sum over ranks; its gradient is the sum of what all ranks do with it."""
+    """A sum over ranks; its gradient is the sum of the gradients of all ranks."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, ranks: Ranks) -> Tensor:

@@ -1,4 +1,4 @@
-"""What goes wrong in the processes that read and augment images, said in one line."""
+"""Report errors of the processes that read and augment images in one line."""
 
 import multiprocessing
 import time
@@ -7,14 +7,14 @@ from contextlib import contextmanager
 
 from spikecal.errors import SpikecalError, TrainingError, first_line
 
-SIGNALLED = 5.0  # seconds, by which a death that broke a connection has been told of
+SIGNALLED = 5.0  # seconds within which the signal of a death that broke a connection arrives
 
 
 @contextmanager
 def worker_errors() -> Iterator[None]:
-    """Errors of a DataLoader's workers, and their deaths, as if what they did had been done here.
+    """Raise errors of a DataLoader's workers, and their deaths, as if their work had been done here.
 
-    torch tells of a death by a signal that raises wherever this process happens to be, so all that is done while there
+    torch reports a death by a signal that raises wherever this process happens to be, so everything done while there
     are workers belongs inside, not only the wait for a batch.
     """
     try:
@@ -25,7 +25,7 @@ def worker_errors() -> Iterator[None]:
             time.sleep(SIGNALLED)
             raise
     except SpikecalError as error:
-        # out of a worker it comes with a traceback as text, whose last line is "class: message"
+        # from a worker it comes with a traceback as text, whose last line is "class: message"
         lines = str(error).strip().splitlines()
         if len(lines) < 2:
             raise
@@ -33,6 +33,6 @@ def worker_errors() -> Iterator[None]:
     except RuntimeError as error:
         if "DataLoader worker (pid" not in str(error):
             raise
-        multiprocessing.active_children()  # lays the dead to rest: the end of any other process would raise it again
+        multiprocessing.active_children()  # reaps the dead: otherwise the end of any process would raise it again
         # killed from outside, or out of (shared) memory
         raise TrainingError(f"{first_line(error).rstrip('.')}: use fewer workers; the checkpoint is kept") from error

@@ -1,1 +1,1 @@
-"""Networks by name, with what each expects of its images, and the reading of checkpoints."""
+"""Networks by name, with what each expects of its images, and reading of checkpoints."""

@@ -14,7 +14,7 @@ def norm(channels: int, bn: bool) -> nn.Module:
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a skip; the skip is a 1x1 convolution where the shape changes."""
+    """Two 3x3 convolutions and a skip, which is a 1x1 convolution if the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, bn: bool = True) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class BasicBlock(nn.Module):
 
 
 def basic_blocks(inputs: int, plan: Iterable[tuple[int, int]], bn: bool) -> list[BasicBlock]:
-    """Groups of so many channels and blocks; each but the first halves the size."""
+    """Groups with these numbers of channels and blocks; each except the first halves the size."""
     blocks: list[BasicBlock] = []
     for group, (width, count) in enumerate(plan):
         for block in range(count):
@@ -89,7 +89,7 @@ class VGG16(nn.Module):
             inputs = outputs
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Linear(inputs, classes)
-        # by its outputs a plain network of this depth starts out so quiet that it never begins to learn
+        # scaled by outputs, a plain network of this depth starts out so quiet that it never learns
         initialise(self, "fan_out" if bn else "fan_in")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -107,6 +107,6 @@ def initialise(model: nn.Module, by: Literal["fan_in", "fan_out"] = "fan_out") -
 
 @torch.no_grad()
 def quiet_branches(blocks: Sequence[BasicBlock]) -> None:
-    """Without BN every block would double the variance: start each branch with its share of the sum instead."""
+    """Without BN, every block would double the variance: start each branch with its share of the sum instead."""
     for block in blocks:
         block.conv2.weight.mul_(len(blocks) ** -0.5)

@@ -20,28 +20,28 @@ from spikecal.zoo.weights import UNNEEDED, put_weights, read_weights
 
 COCO_LABELS = 91
 DETECTION = "torchvision.models.detection"
-BODIES = ("body", "features")  # of torchvision's backbones: in pyramids, and in SSD
+BODIES = ("body", "features")  # attributes of torchvision's backbones: in pyramids, and in SSD
 OWN = "name the part to convert in its attribute `spiking_body` (docs/how-to/detection.md#your-own-network)"
-ANCHORS = (16, 32, 64, 128, 256)  # of the small detectors: at 320 pixels things are half as large as at 640
+ANCHORS = (16, 32, 64, 128, 256)  # of the small detectors: at 320 pixels, objects are half as large as at 640
 RATIOS = (0.5, 1.0, 2.0)
 DEPTHS = {18: ("BasicBlock", (2, 2, 2, 2)), 50: ("Bottleneck", (3, 4, 6, 3))}  # a ResNet's blocks, stage by stage
-# the tensor whose length tells how many labels a checkpoint has, and what is in it for each label
+# the tensor whose length tells how many labels a checkpoint has, and its entries per label
 OUTPUTS = {"head.classification_head.cls_logits.bias": 3 * len(RATIOS), "roi_heads.box_predictor.cls_score.bias": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Detector:
-    """A detector of the zoo; `make` takes the number of labels, the background included."""
+    """A detector of the zoo; `make` takes the number of labels, including the background."""
 
     about: str
     make: Callable[[int], nn.Module]
-    size: tuple[int, int]  # the shorter side is scaled to the first, but the longer one to no more than the second
+    size: tuple[int, int]  # the shorter side is scaled to the first, the longer to at most the second
     labels: int = COCO_LABELS
-    pretrained: bool = False  # whether its recipe starts from a trained body, of which parts are frozen
+    pretrained: bool = False  # whether its recipe starts from a trained, partly frozen body
 
 
 def body(width: int, depth: int = 18) -> nn.Module:
-    """A ResNet of `width`, twice, four and eight times that many channels, named as torchvision names it."""
+    """A ResNet with `width`, then two, four and eight times as many channels, with torchvision's names."""
     resnet = vision("torchvision.models.resnet")
     kind, counts = DEPTHS[depth]
     block = getattr(resnet, kind)
@@ -71,7 +71,7 @@ def body(width: int, depth: int = 18) -> nn.Module:
 
 
 def _pyramid(width: int, channels: int, layers: tuple[int, ...], extra: Any, depth: int = 18) -> nn.Module:
-    """The body with a feature pyramid on some of its layers; normalised, for it learns from nothing."""
+    """The body with a feature pyramid on some of its layers, with BN, as it is trained from scratch."""
     utils = vision(f"{DETECTION}.backbone_utils")
     returned = {f"layer{layer}": str(i) for i, layer in enumerate(layers)}
     expansion = getattr(vision("torchvision.models.resnet"), DEPTHS[depth][0]).expansion
@@ -81,7 +81,7 @@ def _pyramid(width: int, channels: int, layers: tuple[int, ...], extra: Any, dep
 
 
 def small_retinanet(width: int, channels: int, labels: int, depth: int = 18) -> nn.Module:
-    """Pyramid levels 3 to 7, nine anchors a place; 240 by 320 pixels."""
+    """Pyramid levels 3 to 7, nine anchors per position; 240 by 320 pixels."""
     retinanet, pyramid = vision(f"{DETECTION}.retinanet"), vision("torchvision.ops.feature_pyramid_network")
     sizes = tuple((s, int(s * 2 ** (1 / 3)), int(s * 2 ** (2 / 3))) for s in ANCHORS)
     anchors = vision(f"{DETECTION}.anchor_utils").AnchorGenerator(sizes, (RATIOS,) * len(sizes))
@@ -98,7 +98,7 @@ def small_retinanet(width: int, channels: int, labels: int, depth: int = 18) -> 
 
 
 def small_faster_rcnn(width: int, channels: int, labels: int) -> nn.Module:
-    """Pyramid levels 2 to 6, three anchors a place, 300 proposals; 240 by 320 pixels."""
+    """Pyramid levels 2 to 6, three anchors per position, 300 proposals; 240 by 320 pixels."""
     rcnn, pyramid = vision(f"{DETECTION}.faster_rcnn"), vision("torchvision.ops.feature_pyramid_network")
     sizes = tuple((s,) for s in ANCHORS)
     features = 4 * channels
@@ -120,7 +120,7 @@ def small_faster_rcnn(width: int, channels: int, labels: int) -> nn.Module:
 
 
 def _resnet50(layers: tuple[int, ...], extra: Any) -> nn.Module:
-    """As in the paper: BN frozen everywhere; stem and first stage are not learned either."""
+    """As in the paper: BN frozen everywhere, and stem and first stage, too."""
     utils, misc = vision(f"{DETECTION}.backbone_utils"), vision("torchvision.ops.misc")
     made: nn.Module = utils.resnet_fpn_backbone(
         backbone_name="resnet50",
@@ -185,7 +185,7 @@ DETECTORS: dict[str, Detector] = {
 
 
 def is_detector(spec: str) -> bool:
-    """Whether a name alone tells that it is a detector: the zoo's, and torchvision's."""
+    """Whether a name alone identifies a detector: of the zoo or torchvision."""
     package, _, name = spec.partition(":")
     if package != "torchvision" or not name:
         return spec in DETECTORS
@@ -197,7 +197,7 @@ def is_detector(spec: str) -> bool:
 
 
 def build_detector(spec: str, labels: int | None = None) -> nn.Module:
-    """A detector without trained weights, for `labels` labels where it is the zoo's."""
+    """A detector without trained weights, for `labels` labels if it is the zoo's."""
     if spec in DETECTORS:
         entry = DETECTORS[spec]
         return entry.make(entry.labels if labels is None else labels).eval()
@@ -209,10 +209,10 @@ def build_detector(spec: str, labels: int | None = None) -> nn.Module:
 
 
 def load_detector(spec: str, weights: str | Path | None = None, device: Device = None) -> nn.Module:
-    """The trained detector of `spec`, in eval mode: with `weights`, or with its own where it has some.
+    """A trained detector in eval mode: with `weights`, or its own; on `device`, if given.
 
     `spec` is what `spikecal convert --task detect` takes: `retinanet-r18-quarter`, `torchvision:NAME`,
-    `file.py:function`. `device`: where to put it.
+    `file.py:function`.
     """
     home = device_of(device)
     detector = _loaded(spec, None if weights is None else Path(weights))
@@ -222,7 +222,7 @@ def load_detector(spec: str, weights: str | Path | None = None, device: Device =
 def _loaded(spec: str, weights: Path | None) -> nn.Module:
     if spec not in DETECTORS:
         if not is_detector(spec) and not is_factory(spec):
-            build_detector(spec)  # says what there is
+            build_detector(spec)  # raises with the known detectors
         return checked(spec, load_model(spec, weights)[0])
     if weights is not None:
         return _with_weights(spec, weights)
@@ -236,14 +236,14 @@ def _with_weights(spec: str, path: Path) -> nn.Module:
     given = read_weights(path)
     counted = [len(given[name]) // each for name, each in OUTPUTS.items() if name in given and given[name].ndim == 1]
     if not counted:
-        raise FileError(f"{path} is not a checkpoint of a RetinaNet or Faster R-CNN, such as {spec}")
+        raise FileError(f"{path} is not a checkpoint of a RetinaNet or Faster R-CNN such as {spec}")
     model = build_detector(spec, counted[0])
     put_weights(model, given, path, spec)
     return model.eval()
 
 
 def load_body(detector: nn.Module, given: dict[str, Tensor], source: str) -> None:
-    """Start the body of a detector from a classifier's weights; its last layer has no place there."""
+    """Start the body of a detector from a classifier's weights, without the last layer."""
     inside = body_of(detector)
     wanted = inside.state_dict()
     fitting = {key: value for key, value in given.items() if key in wanted and value.shape == wanted[key].shape}
@@ -254,7 +254,7 @@ def load_body(detector: nn.Module, given: dict[str, Tensor], source: str) -> Non
 
 
 def body_place(detector: nn.Module) -> str:
-    """The name of the part that is converted: torchvision's, or what a detector of one's own calls `spiking_body`."""
+    """The name of the part to convert: torchvision's, or the `spiking_body` of the user's own detector."""
     named = getattr(detector, "spiking_body", None)
     if isinstance(named, str) and named in dict(detector.named_modules()):
         return named
@@ -267,7 +267,7 @@ def body_place(detector: nn.Module) -> str:
 
 
 def body_of(detector: nn.Module) -> nn.Module:
-    """The part that is converted."""
+    """The part to convert."""
     return detector.get_submodule(body_place(detector))
 
 

@@ -1,4 +1,4 @@
-"""The packages' own weights: fetched to where each package looks for them, whole and verified or not at all."""
+"""The packages' own weights, fetched to where each package looks for them, whole and verified or not at all."""
 
 import hashlib
 import logging
@@ -26,11 +26,11 @@ FORCED, FORBIDDEN = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONL
 
 
 class NotFetched(Exception):
-    """Why a file could not be had, in a few words."""
+    """Why a file could not be fetched, in a few words."""
 
 
 class Beginning(Checksum):
-    """What a file's digest must begin with: file names hold no more of it."""
+    """The start of a file's digest: file names contain no more of it."""
 
     def matches(self, path: Path) -> bool:
         with path.open("rb") as file:
@@ -39,7 +39,7 @@ class Beginning(Checksum):
 
 @contextmanager
 def only_weights() -> Iterator[None]:
-    """Within this, `torch.load` runs no code of a file, whatever a package asks of it."""
+    """Keep `torch.load` from running code in files, however a package calls it."""
     before = {name: os.environ.pop(name, None) for name in (FORCED, FORBIDDEN)}
     os.environ[FORCED] = "1"
     try:
@@ -52,7 +52,7 @@ def only_weights() -> Iterator[None]:
 
 
 def from_torch_hub(url: str) -> Path:
-    """A file in torch.hub's folder, where torchvision looks; its name ends in the start of its SHA-256."""
+    """A file in torch.hub's folder, where torchvision looks; its name ends with the start of its SHA-256."""
     name = Path(urlparse(url).path).name
     path = Path(torch.hub.get_dir(), "checkpoints", name)
     if not path.is_file():
@@ -62,7 +62,7 @@ def from_torch_hub(url: str) -> Path:
 
 
 def from_pytorchcv(name: str) -> Path:
-    """A file in pytorchcv's folder; it is published as the only member of a zip."""
+    """A file in pytorchcv's folder; published as the only member of a zip."""
     store = import_module("pytorchcv.models.common.model_store")
     try:
         error, digest, release = store.get_model_name_suffix_data(name)
@@ -78,7 +78,7 @@ def from_pytorchcv(name: str) -> Path:
 
 
 def from_hugging_face(repository: str, filename: str | None) -> Path:
-    """A file in Hugging Face's cache, where timm looks; safetensors if there are some."""
+    """A file in Hugging Face's cache, where timm looks; safetensors if available."""
     hub = import_module("huggingface_hub")
     repository, _, revision = repository.partition("@")
     names = [filename] if filename else ["model.safetensors", "pytorch_model.bin"]
@@ -87,13 +87,13 @@ def from_hugging_face(repository: str, filename: str | None) -> Path:
         if isinstance(cached, str):
             return Path(cached)
     for name in names:
-        # Asked first with a timeout of our own: offline, the hub's client would go on trying for most of a minute.
+        # Try first with our own timeout: offline, the hub's client would keep trying for most of a minute.
         if _exists(hub.hf_hub_url(repository, name, revision=revision or None)):
             try:
                 return Path(hub.hf_hub_download(repository, name, revision=revision or None))
-            except Exception as error:  # network, disk, access rights: many classes of several libraries
+            except Exception as error:  # network, disk, permissions: many classes of several libraries
                 raise NotFetched(first_line(error)) from error
-    raise NotFetched(f"{repository} holds none of {', '.join(names)}")
+    raise NotFetched(f"{repository} has none of {', '.join(names)}")
 
 
 def _exists(url: str) -> bool:
@@ -109,14 +109,14 @@ def _exists(url: str) -> bool:
 
 
 def fetch(url: str, path: Path, checksum: Checksum, member: str | None = None) -> None:
-    """Put what is behind `url`, or the `member` of that zip, at `path`."""
+    """Download `url`, or the `member` of that zip, to `path`."""
     logger.info("fetching %s", url)
     try:
         if member is None:
             download(url, path, checksum)
         else:
             archive = path.with_name(f"{path.name}.zip")
-            download(url, archive, Beginning("sha1", ""))  # what is in it is verified
+            download(url, archive, Beginning("sha1", ""))  # its content is verified below
             _unpack(archive, member, path, checksum)
     except DataError as error:
         raise NotFetched(f"{urlparse(url).hostname}: {error}") from error
@@ -128,7 +128,7 @@ def _unpack(archive: Path, member: str, path: Path, checksum: Checksum) -> None:
         with zipfile.ZipFile(archive) as packed, packed.open(member) as source, part.open("wb") as file:
             shutil.copyfileobj(source, file)
         if not checksum.matches(part):
-            raise DataError(f"sent another {member}: its {checksum.algorithm} is not {checksum.digest}")
+            raise DataError(f"sent a different {member}: its {checksum.algorithm} is not {checksum.digest}")
         os.replace(part, path)
     except (OSError, zipfile.BadZipFile, KeyError) as error:
         raise DataError(f"{archive.name} cannot be unpacked: {first_line(error)}") from error

@@ -1,4 +1,4 @@
-"""ImageNet networks of the paper. All pool by averages, as there: a maximum over spikes is no longer spikes."""
+"""ImageNet networks of the paper. All use average pools, as there: a maximum over spikes is no longer spikes."""
 
 import math
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ CLASSES = 1000
 def unit(
     inputs: int, outputs: int, kernel: int = 1, stride: int = 1, *, groups: int = 1, bn: bool = True, relu: bool = True
 ) -> Iterator[nn.Module]:
-    """A convolution that keeps the size but for its stride, its norm and its activation."""
+    """A convolution that keeps the size except for its stride, with norm and activation."""
     yield nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=not bn)
     yield norm(outputs, bn)
     if relu:
@@ -23,7 +23,7 @@ def unit(
 
 
 class ResNet34(nn.Module):
-    """ResNet-34 with a deep stem: three 3x3 convolutions in place of one 7x7 (He et al. 2019, ResNet-C)."""
+    """ResNet-34 with a deep stem: three 3x3 convolutions instead of one 7x7 (He et al. 2019, ResNet-C)."""
 
     PLAN = ((64, 3), (128, 4), (256, 6), (512, 3))  # channels and blocks of each group
 
@@ -47,9 +47,9 @@ class ResNet34(nn.Module):
 
 
 class VGG16ImageNet(nn.Module):
-    """VGG-16 with its three linear layers; other sizes than 224 are averaged to the 7x7 these take.
+    """VGG-16 with its three linear layers; other sizes than 224 are averaged to their 7x7.
 
-    Modules are numbered as torchvision's, so that its checkpoints fit (theirs are trained with max-pooling).
+    Modules are numbered as in torchvision, so that its checkpoints fit (though trained with max-pooling).
     """
 
     def __init__(self, classes: int = CLASSES, *, bn: bool = True) -> None:
@@ -77,7 +77,7 @@ class VGG16ImageNet(nn.Module):
 
 
 class MobileNet(nn.Module):
-    """MobileNet v1 (Howard et al. 2017, table 1): depthwise 3x3 and pointwise convolutions in turn."""
+    """MobileNet v1 (Howard et al. 2017, table 1): alternating depthwise 3x3 and pointwise convolutions."""
 
     PLAN = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *((512, 1),) * 5, (1024, 2), (1024, 1))
 
@@ -98,7 +98,7 @@ class MobileNet(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """Expand, filter each channel, project without activation; a skip where the shape stays."""
+    """Expand, filter each channel, project without activation; a skip if the shape stays."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class InvertedResidual(nn.Module):
 
 
 class MNASNet(nn.Module):
-    """MNASNet-B1 (Tan et al. 2019) with all but its last layer `width` times as wide; torchvision's names."""
+    """MNASNet-B1 (Tan et al. 2019) with all layers except the last `width` times as wide; torchvision's names."""
 
     # channels, kernel, stride, expansion, blocks
     PLAN = (
@@ -125,7 +125,7 @@ class MNASNet(nn.Module):
         (320, 3, 1, 6, 1),
     )
 
-    _version = 2  # torchvision's of the same layout: in its first, the stem had one width
+    _version = 2  # torchvision's version with this layout: in its first, the stem had a fixed width
 
     def __init__(self, width: float = 2.0, classes: int = CLASSES) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class MNASNet(nn.Module):
 
 
 def scaled(channels: int, width: float) -> int:
-    """The multiple of 8 nearest to `channels * width`, but not less than nine tenths of it."""
+    """The multiple of 8 nearest to `channels * width`, but at least nine tenths of it."""
     exact = channels * width
     rounded = max(8, int(exact + 4) // 8 * 8)
     return rounded if rounded >= 0.9 * exact else rounded + 8
@@ -200,7 +200,7 @@ class RegNetX(nn.Module):
 def regnet_stages(depth: int, initial: int, slope: float, step: float, group_width: int) -> list[tuple[int, int]]:
     """Width and number of blocks of each stage.
 
-    Block j has width u = w_0 + w_a j, moved to the nearest w_0 w_m^s with whole s, to a multiple of 8, and to one of
+    Block j has width u = w_0 + w_a j, moved to the nearest w_0 w_m^s with integer s, to a multiple of 8, and to one of
     the group width (section 3.3 and appendix B there).
     """
     widths = []

@@ -84,16 +84,16 @@ def _imagenet_zoo() -> dict[str, Entry]:
     }
 
 
-# the trained weights this package carries
+# the embedded trained weights
 EMBEDDED = {name: f"{name}.safetensors" for name in ("resnet20", "resnet20-nobn", "retinanet-r18-quarter")}
 ZOO: dict[str, Entry] = {**_cifar_zoo(), **_imagenet_zoo()}
 
 
 @whatever_the_default
 def load_model(spec: str, weights: str | Path | None = None, *, device: Device = None) -> tuple[nn.Module, Card]:
-    """The trained model of `spec`, in eval mode: with `weights`, or with its own where it has some.
+    """The trained model of `spec`, in eval mode: with `weights`, or its own if it has any.
 
-    `spec` is what `spikecal convert` takes: `resnet20`, `torchvision:NAME`, `file.py:function` and so on. `device`:
+    `spec` is as in `spikecal convert`: `resnet20`, `torchvision:NAME`, `file.py:function` and so on. `device`:
     where to put it.
     """
     home = device_of(device)
@@ -121,7 +121,7 @@ def _loaded(spec: str, weights: Path | None) -> tuple[nn.Module, Card]:
 
 
 def random_images(model: nn.Module, card: Card, count: int, size: tuple[int, int]) -> Tensor:
-    """Noise in the shape a model takes. Without a card the first layer that says how many channels it takes decides."""
+    """Noise in the input shape of a model. Without a card, the first layer that states its input channels decides."""
     first: Any = next((m.in_channels for m in model.modules() if hasattr(m, "in_channels")), 3)
     return noise(count, (card.channels or first, *size))
 
@@ -135,7 +135,7 @@ def has_bn(model: nn.Module) -> bool:
 
 
 def build_model(spec: str, classes: int | None = None) -> tuple[nn.Module, Card]:
-    """The model of `spec` without weights, in eval mode; those of the zoo may have another number of `classes`.
+    """The model of `spec` without weights, in eval mode; a model of the zoo may have a different number of `classes`.
 
     `spec` is a zoo name, `torchvision:NAME`, `timm:NAME`, `pytorchcv:NAME`, `file.py:name`, `package.module:name` or
     an ONNX file, `net.onnx`, whose weights are in it.
@@ -166,10 +166,12 @@ def _from_zoo(entry: Entry, classes: int | None) -> tuple[nn.Module, Card]:
 
 
 def _from_factory(spec: str) -> tuple[nn.Module, Card]:
-    """The function returns a module, or a module and its `Card`; its weights are taken to be in it."""
+    """The module that the function returns, alone or with its `Card`; it should contain its weights."""
     made = call(spec, load_factory(spec))
     model, card = made if isinstance(made, tuple) and len(made) == 2 else (made, Card(name=spec))
     if not isinstance(model, nn.Module) or not isinstance(card, Card):
-        raise ConfigError(f"{spec} returned a {type(made).__name__}: return a torch.nn.Module, or one and its Card")
+        raise ConfigError(
+            f"{spec} returned a {type(made).__name__}: return a torch.nn.Module, or a pair of one and its Card"
+        )
     dims = 3 if card.size is not None else image_dims(model)
     return model.eval(), replace(card, trained=True, dims=card.dims or dims)

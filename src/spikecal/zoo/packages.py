@@ -1,4 +1,4 @@
-"""Models of torchvision, timm and pytorchcv by name, with their own weights where these can be had."""
+"""Models of torchvision, timm and pytorchcv by name, with their own weights if available."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ from spikecal.zoo.hub import NotFetched, from_hugging_face, from_pytorchcv, from
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)  # pytorchcv's
 
-# What torchvision sets when it loads its own weights into these, and leaves out otherwise.
+# Options that torchvision sets only when it loads its own weights into these.
 GOOGLE = {"transform_input": True, "init_weights": False}
 TORCHVISION_OPTIONS = {"googlenet": GOOGLE, "inception_v3": GOOGLE}
 
@@ -30,7 +30,7 @@ Made = tuple[nn.Module, Card]
 
 @dataclass(frozen=True)
 class Package:
-    """How to make a model of a package: `build` without weights, `load` with its own; both of (spec, name)."""
+    """How to make a model of a package: `build` without weights, `load` with its own; both take (spec, name)."""
 
     build: Callable[[str, str], Made]
     load: Callable[[str, str], Made]
@@ -45,7 +45,7 @@ def _build_torchvision(spec: str, name: str) -> Made:
     models, name, weights = _torchvision_weights(spec, name)
     options = {"weights": None, **TORCHVISION_OPTIONS.get(name, {})}
     if "weights_backbone" in inspect.signature(models.get_model_builder(name)).parameters:
-        options["weights_backbone"] = None  # else it is fetched, to be overwritten
+        options["weights_backbone"] = None  # else it would be fetched, only to be overwritten
     return call(spec, lambda: models.get_model(name, **options)).eval(), _torchvision_card(spec, weights)
 
 
@@ -59,14 +59,14 @@ def _load_torchvision(spec: str, name: str) -> Made:
 
 
 def _torchvision_weights(spec: str, name: str) -> tuple[Any, str, Any]:
-    """The package, the model's name without the weights' (`resnet50.IMAGENET1K_V1`), and its weights, if any."""
+    """The package, the model's name without its weights' (`resnet50.IMAGENET1K_V1`), and the weights, if any."""
     models = _package("torchvision.models", spec)
     name, _, tag = name.partition(".")
     if name not in models.list_models():
         raise _unknown(spec, models.list_models())
     known = {entry.name: entry for entry in models.get_model_weights(name)}
     if tag and tag not in known:
-        raise ConfigError(f"torchvision has no weights {tag!r} for {name}: there are {', '.join(known) or 'none'}")
+        raise ConfigError(f"torchvision has no weights {tag!r} for {name}: choose from {', '.join(known) or 'none'}")
     return models, name, known[tag] if tag else getattr(models.get_model_weights(name), "DEFAULT", None)
 
 
@@ -74,7 +74,7 @@ def _torchvision_card(spec: str, weights: Any) -> Card:
     """As the weights were evaluated: the shorter side to `resize_size`, then the central `crop_size`."""
     preset: Any = None if weights is None else weights.transforms()
     if not hasattr(preset, "crop_size"):
-        # Detectors normalise by themselves and take any size.
+        # Detectors normalise by themselves and accept any size.
         return imagenet_card(spec) if preset is None or hasattr(preset, "mean") else Card(name=spec)
     side, resized = preset.crop_size[0], preset.resize_size[0]
     return imagenet_card(
@@ -101,7 +101,7 @@ def _load_timm(spec: str, name: str) -> Made:
     timm = _timm(spec, name)
     source: Any = call(spec, lambda: timm.models.get_pretrained_cfg(name))
     if source is None or not (source.hf_hub_id or source.url) or source.custom_load:
-        raise ConfigError(f"timm has no weights for {name} that can be read as they are: give --weights FILE")
+        raise ConfigError(f"timm has no weights for {name} that can be read directly: give --weights FILE")
     if source.hf_hub_id:
         path = _fetched(spec, lambda: from_hugging_face(source.hf_hub_id, source.hf_hub_filename))
     else:
@@ -167,10 +167,10 @@ PACKAGES: dict[str, Package] = {
 
 
 def _unknown(spec: str, names: Iterable[str]) -> ConfigError:
-    """A name that the package does not have, with those it could be meant for."""
+    """The error for a name that the package does not have, with similar names."""
     package, _, name = spec.partition(":")
     close = get_close_matches(name.lower(), list(names), n=4)
-    return ConfigError(f"{package} has no model {name!r}" + (f"; it has {', '.join(close)}" if close else ""))
+    return ConfigError(f"{package} has no model {name!r}" + (f": did you mean {', '.join(close)}?" if close else ""))
 
 
 def _fetched(spec: str, fetch: Callable[[], Path]) -> Path:
@@ -181,11 +181,11 @@ def _fetched(spec: str, fetch: Callable[[], Path]) -> Path:
 
 
 def _loaded(spec: str, path: Path, make: Callable[[], nn.Module]) -> nn.Module:
-    """What the package makes of the file, which is read without running anything from it."""
+    """The model that the package makes from the file, which is read without running its code."""
     try:
         with only_weights():
             return make()
-    except Exception as error:  # whatever the package or torch makes of a damaged or hostile file
+    except Exception as error:  # whatever the package or torch raises for a damaged or hostile file
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise ConfigError(f"the weights of {spec} in {path} cannot be used ({reason}): delete that file") from error
 

@@ -1,4 +1,4 @@
-"""Checkpoints into models: safetensors, or torch files read without running anything from them."""
+"""Load checkpoints into models: safetensors, or torch files read without running their code."""
 
 import logging
 import pickle
@@ -17,22 +17,22 @@ from spikecal.files import NO_TORCH_FILE, load_tensors, load_torch
 
 logger = logging.getLogger(__name__)
 
-# Where training scripts put a state dict; of several the first. Averaged weights are those that were evaluated.
+# Where training scripts put a state dict, in order of preference. Averaged weights are those evaluated.
 WRAPPERS = (
     "state_dict_ema", "model_ema", "ema_state_dict", "ema_model", "params_ema", "ema", "shadow", "state_dict",
     "model_state_dict", "model_state", "model", "net", "network", "weights", "params", "module",
 )  # fmt: skip
-COMPILED = "_orig_mod."  # torch.compile's, before the names of what it wraps
+COMPILED = "_orig_mod."  # prefix by torch.compile for the names of what it wraps
 PARALLEL = "module."  # DistributedDataParallel's, and AveragedModel's
 COUNTERS = ("n_averaged",)  # of torch's AveragedModel
-UNNEEDED = "num_batches_tracked"  # old checkpoints are without it
-FACTS = (int, float, str, type(None))  # what a file may hold beside its tensors: an epoch, an accuracy, a name
-SHOWN, LONGEST = 4, 120  # keys that a message names, and characters of each
+UNNEEDED = "num_batches_tracked"  # missing in old checkpoints
+FACTS = (int, float, str, type(None))  # what a file may hold besides tensors: an epoch, an accuracy, a name
+SHOWN, LONGEST = 4, 120  # most keys that a message lists, and characters of each
 DEEPEST = 6  # dicts around a state dict
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Names and tensors of a checkpoint, its wrappers taken off."""
+    """Names and tensors of a checkpoint, without its wrappers."""
     if path.is_dir():
         raise FileError(f"{path} is a folder: give the checkpoint in it")
     if not path.is_file():
@@ -48,11 +48,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         loaded: Any = load_torch(path)
     except pickle.UnpicklingError as error:
         raise FileError(
-            f"{path} is not a plain checkpoint: it is damaged, or holds objects that only running its code could "
+            f"{path} is not a plain checkpoint: it is damaged, or holds objects that only running code could "
             f"restore; save model.state_dict() instead"
         ) from error
     except NO_TORCH_FILE as error:
-        words = "" if isinstance(error, LookupError) else str(error).strip()  # a key says nothing
+        words = "" if isinstance(error, LookupError) else str(error).strip()  # a bare key explains nothing
         reason = (words.splitlines() or ["it is damaged"])[0].split(". ")[0]  # torch adds how to run such files
         raise FileError(f"{path} is not a torch checkpoint: {reason}; save model.state_dict() again") from error
     state = _unwrapped(loaded, path)
@@ -61,10 +61,10 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _check_plain(state: Mapping[Any, Tensor], path: Path) -> None:
-    """Refuse what is no parameter of a network as torch stores them."""
+    """Raise for anything except parameters of a network as torch stores them."""
     for key, tensor in state.items():
         if not isinstance(key, str):
-            raise FileError(f"{path}: a state dict has names for its tensors, not {shown(key)}")
+            raise FileError(f"{path}: a state dict must have names for its tensors, not {shown(key)}")
         kind = "on no device" if tensor.is_meta else "quantised" if tensor.is_quantized else "nested"
         if tensor.is_meta or tensor.is_quantized or tensor.is_nested:
             raise FileError(f"{path}: {shown(key)} is {kind}: save the parameters of the network as plain tensors")
@@ -75,7 +75,7 @@ def _check_plain(state: Mapping[Any, Tensor], path: Path) -> None:
 
 
 def _unwrapped(loaded: Any, path: Path) -> dict[str, Tensor]:
-    """The state dict inside nested dicts; FileError where there is none."""
+    """The state dict inside nested dicts; FileError if there is none."""
     found = _state_dict(loaded, ())
     if found is None:
         inside = f"keys {_few([str(key) for key in loaded])}" if isinstance(loaded, dict) else type(loaded).__name__
@@ -84,12 +84,12 @@ def _unwrapped(loaded: Any, path: Path) -> dict[str, Tensor]:
         )
     place, state = found
     if any("ema" in key for key in place):
-        logger.info("%s: the averaged weights under %s are used", path, ".".join(place))
+        logger.info("%s: using the averaged weights under %s", path, ".".join(place))
     return state
 
 
 def _state_dict(value: Any, place: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, Tensor]] | None:
-    """The first state dict in `value` and where it is; dicts may be nested in themselves."""
+    """The first state dict in `value` and its place; dicts may contain themselves."""
     if not isinstance(value, dict) or not value or len(place) > DEEPEST:
         return None
     tensors = {key: part for key, part in value.items() if isinstance(part, Tensor)}
@@ -101,19 +101,19 @@ def _state_dict(value: Any, place: tuple[str, ...]) -> tuple[tuple[str, ...], di
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Put the checkpoint into `model`; every key must have its place, in the right shape."""
+    """Put the checkpoint into `model`; every key must have a place with the right shape."""
     put_weights(model, read_weights(path), path)
 
 
 def outputs(model: nn.Module, state: Mapping[str, Tensor]) -> int | None:
-    """How many classes a checkpoint has in the place of the last linear layer of `model`; None where it has none."""
+    """How many classes a checkpoint has for the last linear layer of `model`; None if it lacks that layer."""
     heads = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     weight = _renamed(state, set(model.state_dict())).get(f"{heads[-1]}.weight") if heads else None
     return None if weight is None else len(weight)
 
 
 def put_weights(model: nn.Module, state: Mapping[str, Tensor], path: Path, name: str = "") -> None:
-    """The same with what was read from `path`, for the model of that name."""
+    """The same with a state dict read from `path`, for the model of that name."""
     wanted = model.state_dict()
     given = _renamed(state, set(wanted))
     missing = [key for key in wanted if key not in given and not key.endswith(UNNEEDED)]
@@ -131,7 +131,7 @@ def put_weights(model: nn.Module, state: Mapping[str, Tensor], path: Path, name:
     if faults:
         raise FileError(f"{path} does not fit {name or type(model).__name__}: {'; '.join(faults)}")
     whole = OrderedDict((key, given.get(key, tensor)) for key, tensor in wanted.items())
-    whole._metadata = wanted._metadata  # type: ignore[attr-defined]  # torchvision's MNASNet asks for its version
+    whole._metadata = wanted._metadata  # type: ignore[attr-defined]  # torchvision's MNASNet needs the version
     model.load_state_dict(whole)
 
 
@@ -143,20 +143,20 @@ def _unprefixed(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _renamed(state: Mapping[str, Tensor], wanted: set[str]) -> dict[str, Tensor]:
-    """Names as the model has them: without the attribute of a training module around it, or torchvision's old ones."""
+    """Rename as in the model: without the attribute of a training module around it, or torchvision's old names."""
     if wanted.isdisjoint(state):
         state = _inside(state, wanted)
-    plain = {key: key.replace(f".{PARALLEL}", ".") for key in state if key not in wanted}  # a part alone was wrapped
+    plain = {key: key.replace(f".{PARALLEL}", ".") for key in state if key not in wanted}  # only a part was wrapped
     state = {(plain[key] if plain.get(key) in wanted else key): value for key, value in state.items()}
-    # The files of torchvision's DenseNets say norm.1 where the modules are called norm1.
+    # The files of torchvision's DenseNets have norm.1 for the modules norm1.
     old = {key: re.sub(r"\.(norm|conv)\.([12])\.", r".\1\2.", key) for key in state if key not in wanted}
     return {(old[key] if old.get(key) in wanted else key): value for key, value in state.items()}
 
 
 def _inside(state: Mapping[str, Tensor], wanted: set[str]) -> Mapping[str, Tensor]:
-    """The entries of the one attribute that holds the model, such as Lightning's `model.`; averaged ones before others.
+    """The entries of the attribute that holds the model, such as Lightning's `model.`; averaged ones come first.
 
-    What a training module has beside it, metrics and weights of its loss, is no part of the model.
+    Other contents of a training module, such as metrics and weights of its loss, are not part of the model.
     """
     last = max(wanted, key=len, default="")
     prefixes = {key.removesuffix(last) for key in state if last and key.endswith(f".{last}")}
@@ -169,7 +169,7 @@ def _inside(state: Mapping[str, Tensor], wanted: set[str]) -> Mapping[str, Tenso
     chosen = min(whole, key=lambda prefix: ("ema" not in prefix, len(prefix), prefix))
     rest = [key for key in state if not key.startswith(chosen)]
     if rest:
-        logger.info("the weights under %s are used, and %s are not", chosen.rstrip("."), _few(rest))
+        logger.info("using the weights under %s, but not %s", chosen.rstrip("."), _few(rest))
     return {key.removeprefix(chosen): value for key, value in state.items() if key.startswith(chosen)}
 
 

@@ -1,1 +1,1 @@
-"""The sets of images that have a name."""
+"""The named datasets."""

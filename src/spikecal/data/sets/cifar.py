@@ -22,7 +22,7 @@ LARGEST = 1 << 28  # bytes of one file of records
 
 @dataclass(frozen=True, kw_only=True)
 class Binary:
-    """One of the two sets; the last of a record's `label_bytes` is its class."""
+    """One of the two datasets; the last of a record's `label_bytes` is its class."""
 
     name: str
     title: str
@@ -32,7 +32,7 @@ class Binary:
     files: Mapping[str, Mapping[str, Checksum]]  # split -> file -> checksum
     label_bytes: int
     classes: int
-    pickled: tuple[str, ...]  # what the Python version is called, which only unpickling could read
+    pickled: tuple[str, ...]  # names of the Python version, which only unpickling could read
     home: str = HOME
 
     @property
@@ -40,7 +40,7 @@ class Binary:
         return self.home + self.archive
 
     def load(self, root: Path, split: str) -> tuple[Tensor, Tensor] | None:
-        """Images [N, 3, 32, 32] uint8 and labels [N]; None where neither folder nor archive is under `root`."""
+        """Images [N, 3, 32, 32] uint8 and labels [N]; None if neither folder nor archive is under `root`."""
         if (root / self.folder).is_dir():
             parts = [self._from_folder(root / self.folder / name) for name in self.files[split]]
         elif (root / self.archive).is_file():
@@ -50,7 +50,7 @@ class Binary:
         return torch.cat([images for images, _ in parts]), torch.cat([labels for _, labels in parts])
 
     def find(self, root: Path) -> Copy | None:
-        """What there is of it under `root`."""
+        """The copy under `root`, if any."""
         folder, archive = root / self.folder, root / self.archive
         wanted = {folder / name: checksum for of in self.files.values() for name, checksum in of.items()}
         if any(path.is_file() for path in wanted):
@@ -65,12 +65,12 @@ class Binary:
         download(self.url, root / self.archive, self.checksum, report)
 
     def absent(self, root: Path, others: str = "") -> DataError:
-        """The error for a root without it."""
+        """The error if it is not under the root."""
         pickled = next((root / name for name in self.pickled if (root / name).exists()), None)
         way = f"run `spikecal datasets get {self.name}`, or put {self.archive}{others} there"
         if pickled is not None:
             return DataError(
-                f"{pickled} is the Python version of {self.title}, a pickle, which is not opened because a pickle can "
+                f"{pickled} is the Python version of {self.title}, a pickle, which is not opened as it could "
                 f"run any program: {way}"
             )
         return DataError(f"{self.title} is not in {root}: {way}")
@@ -103,7 +103,7 @@ class Binary:
         records = raw.reshape(-1, record)
         labels = torch.from_numpy(records[:, self.label_bytes - 1].astype(np.int64))
         if int(labels.max()) >= self.classes:
-            raise DataError(f"{name} is damaged: there is a label {int(labels.max())}, and {self.classes} classes")
+            raise DataError(f"{name} is damaged: it has a label {int(labels.max())}, but {self.classes} classes")
         return torch.from_numpy(records[:, self.label_bytes :].reshape(-1, 3, 32, 32).copy()), labels
 
 

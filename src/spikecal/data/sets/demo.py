@@ -1,4 +1,4 @@
-"""The images the package carries: sheets of tiles, losslessly packed, with their labels beside them."""
+"""The embedded images: sheets of tiles, losslessly packed, with their labels beside them."""
 
 import json
 from importlib import resources
@@ -39,7 +39,7 @@ def file_pixels(file: object) -> np.ndarray:
 
 
 def pack(images: Tensor) -> np.ndarray:
-    """Tiles [N, 3, 32, 32] as one sheet [rows * 32, columns * 32, 3], the last row filled up with black."""
+    """Tiles [N, 3, 32, 32] as one sheet [rows * 32, columns * 32, 3], the last row padded with black."""
     rows = -(-len(images) // COLUMNS)
     tiles = torch.zeros((rows * COLUMNS, 3, TILE, TILE), dtype=torch.uint8)
     tiles[: len(images)] = images

@@ -1,4 +1,4 @@
-"""Fashion-MNIST: idx files as torchvision downloads them and as Debian packages them."""
+"""Fashion-MNIST: idx files as downloaded by torchvision or packaged by Debian."""
 
 import gzip
 import hashlib
@@ -30,7 +30,7 @@ FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
-# Of the unpacked files, since Debian packs them anew, and of the packed ones as their authors publish them.
+# Of the unpacked files, since Debian repacks them, and of the packed ones as published by the authors.
 SHA256 = {
     "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
     "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
@@ -56,12 +56,12 @@ def load_fashion_mnist(root: Path, split: str) -> tuple[Tensor, Tensor]:
     paths = [_file(folder, name) for name in FILES[split]]
     images, labels = (read_idx(path, ndim) for path, ndim in zip(paths, (3, 1), strict=True))
     if len(images) != len(labels) or int(labels.max(initial=0)) >= len(CLASSES):
-        raise DataError(f"{folder} is damaged: {len(images):,} images and {len(labels):,} labels do not fit together")
+        raise DataError(f"{folder} is damaged: {len(images):,} images and {len(labels):,} labels do not match")
     return torch.from_numpy(images)[:, None], torch.from_numpy(labels.astype(np.int64))
 
 
 def find_fashion_mnist(root: Path) -> Copy | None:
-    """What there is of it under `root`, or installed by Debian's package."""
+    """The copy under `root`, or the one installed by Debian's package."""
     folder = _folder(root)
     if folder is None:
         return None
@@ -77,7 +77,7 @@ def find_fashion_mnist(root: Path) -> Copy | None:
 
 
 def fetch_fashion_mnist(root: Path, report: Report | None = None) -> None:
-    """Put its four files (31 MB) into `root`, from a Debian archive that is there, their home, or Debian's mirrors."""
+    """Put its four files (31 MB) into `root`, from a Debian archive there, their home, or Debian's mirrors."""
     by_hand = sorted(root.glob(f"{PACKAGE}_*.deb"))
     if by_hand:
         _unpack(by_hand[-1], root)
@@ -90,7 +90,7 @@ def fetch_fashion_mnist(root: Path, report: Report | None = None) -> None:
         "Fashion-MNIST",
         ways,
         f"put the four files {FILES['train'][0]}.gz … into {root / FOLDER}, or Debian's {PACKAGE}_*.deb into {root} "
-        f"and run this again",
+        f"and run the command again",
     )
 
 
@@ -104,13 +104,13 @@ def read_idx(path: Path, ndim: int) -> np.ndarray:
             shape = struct.unpack(f">{ndim}I", header[4:])
             count = int(np.prod(shape, dtype=object))
             if not 0 < count <= LARGEST:
-                raise DataError(f"{path} is damaged: it says that its shape is {shape}")
+                raise DataError(f"{path} is damaged: its shape is stated as {shape}")
             raw = file.read(count + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} is damaged: {error}") from error
     if len(raw) != count:
         raise DataError(
-            f"{path} is damaged: its shape is {shape}, and it holds {'more' if len(raw) > count else 'less'}"
+            f"{path} is damaged: its shape is {shape}, but it holds {'more' if len(raw) > count else 'less'}"
         )
     return np.frombuffer(bytearray(raw), dtype=np.uint8).reshape(shape)
 
@@ -124,7 +124,7 @@ def _folder(root: Path) -> Path | None:
 
 
 def _file(folder: Path, name: str) -> Path:
-    """The unpacked file where it is there, else the packed one."""
+    """The unpacked file if it exists, else the packed one."""
     return folder / name if (folder / name).is_file() else folder / f"{name}.gz"
 
 
@@ -133,7 +133,7 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _whole(path: Path, name: str) -> bool:
-    """Whether the file at `path` unpacks to what the file `name` should hold."""
+    """Whether the file at `path` unpacks to the right content for `name`."""
     digest = hashlib.sha256()
     try:
         with _open(path) as file:
@@ -162,7 +162,7 @@ def _from_debian(root: Path) -> None:
 
 
 def _unpack(archive: Path, root: Path) -> None:
-    """The four files out of Debian's package, each verified before it is in its place."""
+    """Extract the four files from Debian's package, each verified before it is put in place."""
     found = deb_files(archive, [f"{name}.gz" for name in _names()])
     folder = root / FOLDER
     try:
@@ -172,7 +172,7 @@ def _unpack(archive: Path, root: Path) -> None:
             part.write_bytes(found.get(f"{name}.gz", b""))
             if not _whole(part, name):
                 part.unlink()
-                raise SourceError(f"{archive.name} holds another {name}.gz, or none")
+                raise SourceError(f"{archive.name} holds a different {name}.gz, or none")
             os.replace(part, folder / f"{name}.gz")
     except OSError as error:
-        raise DataError(f"Fashion-MNIST cannot be put into {folder}: {error.strerror or error}") from error
+        raise DataError(f"Fashion-MNIST cannot be written to {folder}: {error.strerror or error}") from error

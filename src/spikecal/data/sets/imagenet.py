@@ -1,4 +1,4 @@
-"""ImageNet as everyone has it: `train` and `val` with a folder for each WordNet id, or a flat `val` with a list."""
+"""ImageNet in its usual form: `train` and `val` with a folder per WordNet id, or a flat `val` with a list."""
 
 import re
 from importlib import import_module
@@ -18,7 +18,7 @@ MOST_LIST = 2**26  # bytes of a list of classes
 FOLDERS = {"train": "train", "test": "val"}
 WORDNET = re.compile(r"n\d{8}")
 LISTS = ("val.txt", "imagenet_2012_validation_synset_labels.txt", "LOC_val_solution.csv")
-# The development kit's own list; what its numbers mean is in a MATLAB file.
+# The development kit's own list, whose numbers are explained only in a MATLAB file.
 UNUSABLE = "ILSVRC2012_validation_ground_truth.txt"
 
 
@@ -27,7 +27,7 @@ def load_imagenet(spec: str, root: Path, split: str) -> Data:
     folder = root / FOLDERS[split]
     if not folder.is_dir():
         raise DataError(
-            f"{spec}: there is no folder {folder}: ImageNet has to be asked for at image-net.org; put or link it there "
+            f"{spec}: there is no folder {folder}: request ImageNet at image-net.org, and put or link it there "
             f"as {root / 'train'}/n01440764/*.JPEG and {root / 'val'}/n01440764/*.JPEG, or give imagenet:PATH"
         )
     names = class_folders(folder)
@@ -36,19 +36,19 @@ def load_imagenet(spec: str, root: Path, split: str) -> Data:
     stray = next((name for name in names if not WORDNET.fullmatch(name)), None)
     if not names or stray is not None:
         found = "no folders" if stray is None else f"a folder {stray!r}"
-        raise DataError(f"{spec}: {folder} holds {found}, where ImageNet has WordNet ids such as n01440764")
+        raise DataError(f"{spec}: {folder} holds {found}, not WordNet ids such as n01440764, as ImageNet does")
     numbers = _numbers(spec, root, names)
     return labelled(spec, folder, sorted(numbers), {name: numbers[name] for name in names})
 
 
 def _numbers(spec: str, root: Path, names: list[str]) -> dict[str, int]:
-    """WordNet id -> class index, for all 1,000 classes; a part of them is numbered as in the whole."""
+    """WordNet id -> class index, for all 1,000 classes; a subset is numbered as in the whole."""
     train = root / FOLDERS["train"]
     for known in (names, class_folders(train) if train.is_dir() else [], _timm_ids()):
         if len(known) == CLASSES and set(names) <= set(known):
             return {name: number for number, name in enumerate(sorted(known))}
     raise DataError(
-        f"{spec}: there are {len(names):,} classes and ImageNet has {CLASSES:,}, so their indices are not known: "
+        f"{spec}: there are {len(names):,} classes, but ImageNet has {CLASSES:,}, so their indices are unknown: "
         f"pip install timm, which lists them, or use folder:PATH for a network of these classes"
     )
 
@@ -62,15 +62,15 @@ def _timm_ids() -> list[str]:
 
 
 def _flat(spec: str, root: Path, folder: Path) -> Data:
-    """Validation images without class folders, by the first list of their classes that is there."""
+    """Validation images without class folders, by the first list of classes found."""
     files, _ = image_files(folder)
     if not files:
         raise DataError(f"{spec}: {folder} holds neither class folders nor images")
     lists = [place / name for name in LISTS for place in (root, folder) if (place / name).is_file()]
     if not lists:
-        also = f" ({UNUSABLE} numbers classes in another order)" if (root / UNUSABLE).is_file() else ""
+        also = f" ({UNUSABLE} numbers classes in a different order)" if (root / UNUSABLE).is_file() else ""
         raise DataError(
-            f"{spec}: {folder} holds {len(files):,} images and no class folders{also}: sort them into folders named by "
+            f"{spec}: {folder} holds {len(files):,} images but no class folders{also}: sort them into folders named by "
             f"WordNet id, or put one of {', '.join(LISTS)} into {root}; a line of {LISTS[0]} is `FILE CLASS`, with "
             f"classes 0..{CLASSES - 1} in the order of sorted WordNet ids"
         )
@@ -90,7 +90,7 @@ def _flat(spec: str, root: Path, folder: Path) -> Data:
 
 
 def _read_list(path: Path) -> dict[str, str]:
-    """File name without its ending -> class, of lines `FILE CLASS …`; of lines `CLASS`, the line's number -> class."""
+    """File name without suffix -> class, from lines `FILE CLASS …`; line number -> class, from lines `CLASS`."""
     try:
         lines = read_regular(path, MOST_LIST).decode().splitlines()
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The sets that have a name: where they are, how they are read, how they are fetched."""
+"""The named datasets: where they are, how to read them, how to fetch them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from spikecal.data.images import Copy, Data
 from spikecal.data.sets import cifar10, cifar100, demo, fashion_mnist, imagenet
 
 IMAGENET = "imagenet"  # its folder under the data root
-WHOLE = {"demo": "cifar10"}  # what a set is a part of
+WHOLE = {"demo": "cifar10"}  # datasets that others are part of
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownSet:
-    """A set with a name; `fetch` is None where there is nothing to fetch, and `how` says how to get it."""
+    """A named dataset; `fetch` is None if it cannot be fetched, and `how` says how to get it."""
 
     about: str
     load: Callable[[Path, str], Data]
@@ -47,7 +47,7 @@ def _demo(_: Path, split: str) -> Data:
 
 
 def _find_imagenet(root: Path) -> Copy | None:
-    """Counts by listing; there are no checksums for a million files."""
+    """Counts files by listing them; there are no checksums for a million files."""
     folder = root / IMAGENET
     counts = {
         split: sum(len(image_files(folder / name / of)[0]) for of in class_folders(folder / name) or ("",))
@@ -87,7 +87,7 @@ KNOWN: dict[str, KnownSet] = {
         load=lambda root, split: imagenet.load_imagenet("imagenet", root / IMAGENET, split),
         find=_find_imagenet,
         fetch=None,
-        how="ask for it at image-net.org, and put or link its train and val into imagenet/ here",
+        how="request it at image-net.org, and put or link its train and val into imagenet/ here",
     ),
     "demo": KnownSet(
         about="a part of CIFAR-10, in the package",

@@ -1,1 +1,1 @@
-"""From a PyTorch model to a canonical graph: traced, and every call lowered to operations of the closed set."""
+"""From a PyTorch model to a canonical graph: trace it, and lower every call to operations of the closed set."""

@@ -1,4 +1,4 @@
-"""The builder that handlers use: it adds operations to a canonical graph and knows what their values look like."""
+"""The builder for handlers: it adds operations to a canonical graph and knows the form of their values."""
 
 import operator
 from collections.abc import Callable, Container, Sequence
@@ -16,13 +16,13 @@ from spikecal.graph.sizes import Size
 
 Handler = Callable[..., Any]
 
-# The one place where operations are known: torch function and method names, functions, module classes -> handler.
+# The only registry of operations: torch function and method names, functions, module classes -> handler.
 CALLS: dict[str | Callable[..., Any], Handler] = {}
 MODULES: dict[type[nn.Module], Handler] = {}
 
 
 def handles(*targets: Any) -> Callable[[Handler], Handler]:
-    """Register a handler, called with the builder, the module where it is for modules, and the arguments."""
+    """Register a handler, called with the builder, the module if it is for modules, and the arguments."""
 
     def register(handler: Handler) -> Handler:
         for target in targets:
@@ -33,19 +33,19 @@ def handles(*targets: Any) -> Callable[[Handler], Handler]:
 
 
 class Hole(Op):
-    """Stands for a value that no canonical operation computes: a kept part's, or one that was refused."""
+    """Stands in for a value that no canonical operation computes: a kept part's, or a refused one."""
 
     ARITY = 0
 
 
 class Builder:
-    """Adds nodes to `graph`. `site` is the name of the place in the model that is being lowered."""
+    """Adds nodes to `graph`. `site` is the name of the place in the model being lowered."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device, sized: bool = False) -> None:
         self.graph = Graph()
-        self.reserved: frozenset[str] = frozenset()  # names of sites, which helper nodes must leave alone
+        self.reserved: frozenset[str] = frozenset()  # names of sites, which helper nodes must not use
         self.dtype, self.device = dtype, device
-        self.sized = sized  # whether all sizes but the batch's are those of the example
+        self.sized = sized  # whether all sizes except the batch's are those of the example
         self.site = ""
         self.kept: set[str] = set()  # values that depend on a kept part
         self._refs: dict[str, Ref] = {}
@@ -63,7 +63,7 @@ class Builder:
         references = [self._refs[name] for name in refs]
         shape = self._shape_of(op, inputs, references)
         if shape[:1] != inputs[0].shape[:1]:
-            raise Refusal("an operation that mixes up the images of a batch")
+            raise Refusal("an operation that mixes the images of a batch")
         name = self.unique(f"{self.site}.{part}" if part else self.site)
         if after_kept:
             self.kept.add(name)
@@ -79,7 +79,7 @@ class Builder:
         return self.emit(Reshape(shape=[("batch",), *checked]), ref, part="sized")
 
     def value(self, name: str) -> Ref:
-        """The value of a node that is there already."""
+        """The value of an existing node."""
         return self._refs[name]
 
     def hole(self, shape: tuple[int, ...], kept: bool) -> Ref:
@@ -125,7 +125,7 @@ class Builder:
         return found, refs
 
     def affine(self, x: Ref, scale: Any = None, shift: Any = None, part: str = "") -> Ref:
-        """`x * scale + shift` with numbers or constant tensors; no node where that changes nothing."""
+        """`x * scale + shift` with numbers or constant tensors; no node if that changes nothing."""
         scale = None if _is_number(scale) and scale == 1 else self._constant(x, scale)
         shift = None if _is_number(shift) and shift == 0 else self._constant(x, shift)
         if scale is None and shift is None:
@@ -133,7 +133,7 @@ class Builder:
         return self.emit(ChannelAffine(scale=scale, shift=shift), x, part=part)
 
     def tensor(self, value: Tensor) -> Tensor:
-        """A copy in the graph's type that shares memory with nothing."""
+        """A copy in the graph's dtype that shares no memory."""
         if not isinstance(value, Tensor):
             raise Refusal("weights that depend on the input of the network")
         return value.detach().to(self.dtype).clone(memory_format=torch.contiguous_format)
@@ -159,7 +159,7 @@ class Builder:
 
 
 def unique(name: str, taken: Container[str]) -> str:
-    """The name, with a number where it is taken: relu, relu_2, relu_3."""
+    """The name, with a number if it is taken: relu, relu_2, relu_3."""
     number = 1
     while (candidate := name if number == 1 else f"{name}_{number}") in taken:
         number += 1
@@ -167,7 +167,7 @@ def unique(name: str, taken: Container[str]) -> str:
 
 
 def numbers(value: Any, dims: int) -> tuple[int, ...]:
-    """An integer or a sequence of them, once for each of `dims` dimensions."""
+    """An integer for each of `dims` dimensions, from one or a sequence."""
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * dims
     if len(values) == 1:
         values = values * dims

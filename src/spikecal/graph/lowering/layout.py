@@ -1,4 +1,4 @@
-"""Where the dimensions of a value come from: which one holds the channels, and which have a size no input changes."""
+"""The origin of dimensions of a value: which holds the channels, and which have the same size for all inputs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,11 +26,11 @@ from spikecal.graph.ops import (
 )  # fmt: skip
 from spikecal.graph.ops.shape import WHOLE
 
-Sources = list[int | None]  # for each dimension of the result, the dimension of the first input that it is
+Sources = list[int | None]  # for each dimension of the result, the corresponding dimension of the first input
 
 
 def layout(name: str, op: Op, inputs: Sequence[Ref], references: Sequence[Ref], shape: tuple[int, ...]) -> Ref:
-    """The value of a node called `name`, which reads `inputs` and the shapes of `references`."""
+    """The value of a node named `name` that reads `inputs` and the shapes of `references`."""
     own = [("of", name, d) for d in range(len(shape))]
     if not inputs:
         return Ref(name, shape, 1, (None,) * len(shape), (("batch",), *own[1:]))
@@ -50,7 +50,7 @@ def layout(name: str, op: Op, inputs: Sequence[Ref], references: Sequence[Ref], 
 
 
 def _given_sizes(op: Any) -> dict[int, Any]:
-    """Size expressions that the operation is configured with, by the dimension that has them afterwards."""
+    """Size expressions of the operation's settings, by the resulting dimension."""
     if isinstance(op, Reshape):
         sizes = dict(enumerate(op.shape))
     elif isinstance(op, Upsample) and op.size is not None:
@@ -84,7 +84,7 @@ def _new_sizes(op: Any, inputs: Sequence[Ref], shape: tuple[int, ...]) -> dict[i
 
 
 def _cut_sizes(op: Slice, x: Ref, shape: tuple[int, ...]) -> dict[int, int]:
-    """Sizes of new dimensions, and of cuts by numbers out of a dimension of fixed size."""
+    """Sizes of new dimensions, and of constant slices of a dimension of fixed size."""
     sizes = {}
     for d, (item, source) in enumerate(_slice_items(op, x)):
         if source is None:
@@ -95,7 +95,7 @@ def _cut_sizes(op: Slice, x: Ref, shape: tuple[int, ...]) -> dict[int, int]:
 
 
 def _slice_items(op: Any, x: Ref) -> list[tuple[Any, int | None]]:
-    """For each dimension of the result: the item of the index it is due to, and the dimension of `x` that it cuts."""
+    """For each dimension of the result: its item of the index, and the dimension of `x` that it slices."""
     found: list[tuple[Any, int | None]] = []
     source = 0
     for item in op.index:
@@ -131,7 +131,7 @@ def _same(op: Any, x: Ref, ndim: int) -> Sources:
 
 
 def _front(touched: Callable[[Any, Ref], int]) -> Callable[[Any, Ref, int], Sources]:
-    """All dimensions but the last few, which the operation changes."""
+    """All dimensions except the last few, which the operation changes."""
     return lambda op, x, ndim: [d if d < ndim - touched(op, x) else None for d in range(ndim)]
 
 

@@ -55,20 +55,20 @@ HINTS = {
 def lower(model: nn.Module, example: tuple[Tensor, ...], keep: Sequence[str] = ()) -> Graph:
     """Lower a model to a canonical graph that gives the model's outputs, checked on the example inputs.
 
-    `keep` names modules, or calls as errors name them, that stay analog at the end of the network.
+    `keep` names modules, or calls as in errors, that stay analog at the end of the network.
     """
     working = prepare(model, example)
-    with tensors_on(working.device):  # code of the model may make some
+    with tensors_on(working.device):  # the model's code may create tensors
         return _compared(model, example, keep, working)
 
 
 def _compared(model: nn.Module, example: Sequence[Tensor], keep: Sequence[str], working: Working) -> Graph:
-    """The lowered graph, if it computes what the model does."""
+    """The lowered graph, if it computes the same as the model."""
     keep = kept_parts(working.model, keep)
     graph = _lower(working, keep)
     error = relative_error(graph, working)
     if error > working.tolerance:
-        # Some networks blow up the last bit of every weight. With more bits it shows whether it was only that.
+        # Some networks amplify the last bit of every weight. More bits show whether that is the only cause.
         exact = prepare(model, example, torch.float64)
         if working.dtype == torch.float64 or relative_error(_lower(exact, keep), exact) > exact.tolerance:
             raise ConversionError(
@@ -76,12 +76,12 @@ def _compared(model: nn.Module, example: Sequence[Tensor], keep: Sequence[str], 
                 f"the lowered network differs from the model on the example (relative error {error:.2g})",
                 "look for hooks that change values and for random numbers in its code; else report it with the model",
             )
-        logger.warning("rounding alone changes the outputs of this network by %.2g, relatively", error)
+        logger.warning("rounding alone changes the outputs of this network by a relative %.2g", error)
     return graph
 
 
 def _lower(working: Working, keep: Sequence[str]) -> Graph:
-    """For all input sizes where the model's code allows for that, else for the example's."""
+    """For all input sizes if the model's code allows it, else for the example's."""
     try:
         return _walk(working, keep, sized=False)
     except ConversionError as error:
@@ -89,13 +89,13 @@ def _lower(working: Working, keep: Sequence[str]) -> Graph:
     try:
         graph = _walk(working, keep, sized=True)
     except ConversionError as error:
-        # What is left when sizes are known. Tracing that stopped saw less than a walk to the end.
+        # The errors that remain if sizes are known: a complete walk sees more than tracing that stopped.
         if isinstance(error, Untraceable) and not isinstance(refusal, Untraceable):
             raise refusal from error
         raise error from refusal.__cause__
     shapes = ", ".join("×".join(map(str, x.shape[1:])) for x in working.example)
     place = f"{refusal.layer}: {refusal.found}"
-    logger.warning("the network will take inputs of %s only: %s", shapes, place)
+    logger.warning("the network will accept only inputs of %s: %s", shapes, place)
     return graph
 
 
@@ -106,7 +106,7 @@ def _walk(working: Working, keep: Sequence[str], sized: bool) -> Graph:
 
 
 class Lowering:
-    """One walk over a traced model in running order. `env` holds the present value of every traced node."""
+    """One walk over a traced model in running order. `env` holds the current value of every traced node."""
 
     def __init__(self, traced: Traced, builder: Builder, keep: Sequence[str]) -> None:
         self.traced, self.builder, self.keep = traced, builder, frozenset(keep)
@@ -143,14 +143,14 @@ class Lowering:
         return graph
 
     def _bind(self, node: fx.Node, value: Any) -> None:
-        """Set a node's value, and what an in-place operation makes of the values it overwrites."""
+        """Set a node's value, and those that an in-place operation overwrites."""
         self.env[node] = value
         if isinstance(value, Ref):
             self.producer.setdefault(value.name, node)
         for other, index in node.meta.get("changes", ()):
             self._overwrite(other, index, value)
         for other, index in node.meta.get("spoils", ()):
-            found = f"a value that {self.sites[node]} has overwritten in part, through a view of it"
+            found = f"a value that {self.sites[node]} has partly overwritten through a view"
             self._overwrite(other, index, Lost(found, "use the out-of-place form there"))
 
     def _overwrite(self, node: fx.Node, index: int | None, value: Any) -> None:
@@ -173,7 +173,7 @@ class Lowering:
             return args[0][args[1]]
         for lost in find(Lost, (args, kwargs)):
             if node.op != "output" and not find((Ref, Like), (args, kwargs, example)):
-                return lost  # numbers may be lost as long as no value of the network needs them
+                return lost  # numbers may be unknown as long as no value of the network needs them
             raise Refusal(lost.found, lost.hint, lost.is_reported)
         if node.op == "output":
             return self._output(args[0])
@@ -192,12 +192,12 @@ class Lowering:
         try:
             inspect.signature(handler).bind(*arguments, **kwargs)
         except TypeError as error:
-            raise Refusal(f"{describe(self.traced, node)} with arguments that are not known ({error})") from error
+            raise Refusal(f"{describe(self.traced, node)} with unknown arguments ({error})") from error
         try:
             return handler(*arguments, **kwargs)
         except (TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
             reason = first_line(error)
-            raise Refusal(f"{describe(self.traced, node)} in a form that is not known ({reason})") from error
+            raise Refusal(f"{describe(self.traced, node)} in an unknown form ({reason})") from error
 
     def _handler(self, node: fx.Node, target: Any) -> tuple[Handler, tuple[Any, ...]]:
         if node.op == "call_module":
@@ -212,8 +212,8 @@ class Lowering:
         return found, ()
 
     def _without_values(self, node: fx.Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What is computed from constants alone is computed here; sizes allow for a little arithmetic."""
-        lost = Lost(f"what {call_name(node)} computes from the size of the input", "use only + - * // with sizes")
+        """Evaluate what depends on constants alone; sizes allow simple arithmetic."""
+        lost = Lost(f"the result of {call_name(node)} for the size of the input", "use only + - * // with sizes")
         if find(Dim, (args, kwargs)) and target not in SIZE_ARITHMETIC:
             return lost
         try:
@@ -224,9 +224,9 @@ class Lowering:
             return lost
 
     def _holes(self, node: fx.Node, kept: bool) -> Any:
-        """Stand-ins for the node's values, so that what comes after it can be looked at."""
+        """Stand-ins for the node's values, so that later nodes can be checked."""
         example = replace(node.meta.get("example"), Like, lambda like: self.builder.hole(like.shape, kept))
-        found = f"a number that comes out of {self.sites[node]}"
+        found = f"a number from {self.sites[node]}"
         return replace(example, (int, float), lambda number: Lost(found, is_reported=not kept))
 
     def _output(self, structure: Any) -> Any:
@@ -261,11 +261,11 @@ def _with_name(found: str, called: str) -> str:
 
 
 def _compare_shapes(value: Any, example: Any) -> None:
-    """A handler that gets a shape wrong is caught at its own layer."""
+    """Catch a handler that gets a shape wrong at its own layer."""
     if isinstance(value, Ref) and isinstance(example, Like) and value.shape != example.shape:
-        raise Refusal(f"lowered to shape {list(value.shape)} where the model has {list(example.shape)}")
+        raise Refusal(f"lowered to shape {list(value.shape)}, but the model has {list(example.shape)}")
     if isinstance(value, (tuple, list)) and isinstance(example, (tuple, list)):
         if len(value) != len(example):
-            raise Refusal(f"lowered to {len(value)} values where the model has {len(example)}")
+            raise Refusal(f"lowered to {len(value)} values, but the model has {len(example)}")
         for part, like in zip(value, example, strict=True):
             _compare_shapes(part, like)

@@ -1,4 +1,4 @@
-"""Before and after lowering: a private copy of the caller's model to work on, and the check against it."""
+"""Before and after lowering: a private copy of the caller's model, and the comparison with it."""
 
 import copy
 import functools
@@ -16,7 +16,7 @@ from spikecal.errors import ConversionError, DataError
 from spikecal.graph.graph import Graph, same_structure
 from spikecal.tensors import as_tensor
 
-# How far the lowered graph may be from the model, relative to the largest output: rounding of the model's own type.
+# Tolerance between lowered graph and model, relative to the largest output: rounding in the model's own dtype.
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 SMALL_TYPES = (torch.float16, torch.bfloat16)
 WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
@@ -24,7 +24,7 @@ WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
 
 @dataclass(frozen=True)
 class Working:
-    """Copies in eval mode: `original` in the model's own type, `model` and `example` in the type to work in."""
+    """Copies in eval mode: `original` in the model's own dtype, `model` and `example` in the dtype to work in."""
 
     original: nn.Module
     model: nn.Module
@@ -35,7 +35,7 @@ class Working:
 
 
 def prepare(model: nn.Module, example: Sequence[Tensor], dtype: torch.dtype | None = None) -> Working:
-    """Copy the model and the example inputs, to `dtype` or to their own; then half precision becomes float32."""
+    """Copy the model and the example inputs, to `dtype` or their own, with half precision becoming float32."""
     model = unwrapped(model)
     inputs = _checked(example)
     types, device = _types_and_device(model, inputs)
@@ -67,7 +67,7 @@ def _copy(model: nn.Module) -> nn.Module:
 
 
 def _types_and_device(model: nn.Module, example: Sequence[Tensor]) -> tuple[set[torch.dtype], torch.device]:
-    """The float types of the model's tensors, or of the example where there are none, and where they are."""
+    """The float types of the model's tensors, or of the example if it has none, and their devices."""
     if isinstance(model, torch.jit.ScriptModule):
         raise ConversionError(type(model).__name__, "a TorchScript module", "give the Python module it was made from")
     tensors = [*model.named_parameters(), *model.named_buffers()]
@@ -91,7 +91,7 @@ def _checked(example: Sequence[Tensor]) -> list[Tensor]:
     for i, x in enumerate(example):
         if not isinstance(x, Tensor) or not x.is_floating_point():
             kind = str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
-            raise DataError(f"input {i} is {kind}: inputs must be tensors of floating-point numbers")
+            raise DataError(f"input {i} is {kind}: inputs must be tensors of floats")
         if x.ndim < 2 or x.numel() == 0:
             raise DataError(f"input {i} has shape {list(x.shape)}: dimension 0 must be a batch of at least one image")
         if not torch.isfinite(x).all():
@@ -99,7 +99,7 @@ def _checked(example: Sequence[Tensor]) -> list[Tensor]:
     sizes = {x.shape[0] for x in example}
     if len(sizes) > 1:
         raise DataError(f"the inputs have different batch sizes: {sorted(sizes)}")
-    # With a batch of one, a batch could not be told from any other dimension of size one.
+    # A batch of one could be confused with any other dimension of size one.
     return [torch.cat([x, x]) if x.shape[0] == 1 else x for x in example]
 
 
@@ -109,7 +109,7 @@ def relative_error(graph: Graph, working: Working) -> float:
         try:
             own = next((p.dtype for p in working.original.parameters() if p.is_floating_point()), working.dtype)
             expected = working.original(*(x.to(own, copy=True) for x in working.example))
-        except RuntimeError:  # half precision has no kernels for some operations on some devices
+        except RuntimeError:  # some operations lack half-precision kernels on some devices
             expected = working.model(*(x.clone() for x in working.example))
         found = graph.run(*(x.clone() for x in working.example))
     errors = [0.0]
@@ -125,7 +125,7 @@ def relative_error(graph: Graph, working: Working) -> float:
 
 
 def _plain(value: Any) -> Any:
-    """Outputs as tuples, lists and dicts, whatever subclasses of these the model returns."""
+    """Outputs as plain tuples, lists and dicts, even if the model returns subclasses."""
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, list):

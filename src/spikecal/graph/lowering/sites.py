@@ -1,4 +1,4 @@
-"""Places in a traced model: which nodes matter, what they are called, what is done there."""
+"""Places in a traced model: which nodes matter, their names, and what they do."""
 
 import builtins
 import operator
@@ -18,7 +18,7 @@ SHORT_NAMES = {"iadd": "add", "isub": "sub", "imul": "mul", "truediv": "div", "i
 
 
 def live_nodes(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes an output depends on, in running order: asserts and what only they read are left out."""
+    """The nodes an output depends on, in running order, without asserts and what only they read."""
     live: set[fx.Node] = set()
     for node in reversed(graph.nodes):
         changed = [other for other, _ in (*node.meta.get("changes", ()), *node.meta.get("spoils", ()))]
@@ -29,7 +29,7 @@ def live_nodes(graph: fx.Graph) -> list[fx.Node]:
 
 
 def call_name(node: fx.Node) -> str:
-    """What is called: torch's name of a function or method, the full name of any other function."""
+    """The name of a call: torch's name of a function or method, the full name of any other function."""
     target: Any = node.target
     if isinstance(target, str):
         return target
@@ -62,7 +62,7 @@ def _plain_name(node: fx.Node) -> str:
 
 
 def _takes_part(node: fx.Node) -> bool:
-    """Whether the node takes a part out of several values, as in `x.chunk(2, 1)[0]`."""
+    """Whether the node selects one of several values, as in `x.chunk(2, 1)[0]`."""
     source = node.args[0] if node.args else None
     return node.target is operator.getitem and not isinstance(_example(source), Like)
 
@@ -72,7 +72,7 @@ def _example(value: Any) -> Any:
 
 
 def describe(traced: Traced, node: fx.Node) -> str:
-    """What is there, for a message: the class of a module, the name of a call."""
+    """What a node is, for a message: the class of a module, or the name of a call."""
     if node.op == "call_module":
         return module_at(traced, node).__class__.__name__
     return call_name(node) + ("()" if node.op == "call_method" else "")

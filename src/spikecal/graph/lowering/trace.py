@@ -1,8 +1,8 @@
-"""Tracing: an fx graph of a model, with what every value was like on the example inputs.
+"""Tracing: an fx graph of a model, with the form of every value on the example inputs.
 
-The example is run along while tracing. That tells shapes apart from data (ranks are plain numbers, sizes stay
+The example runs while tracing. That distinguishes shapes from data (ranks are plain numbers, sizes stay
 symbolic), finds a failing layer where it fails, and shows which values an in-place operation changes. With `sized`,
-all sizes but the batch's are plain numbers as well: code may then branch on them, and the trace is of one input size.
+all sizes except the batch's are plain numbers as well: code may then branch on them, but the trace is for one size.
 """
 
 import dis
@@ -23,7 +23,7 @@ from torch.fx.proxy import Attribute, TraceError
 
 from spikecal.errors import ConversionError, DataError, SpikecalError, first_line
 
-# What these return depends on the rank and the type of a tensor, never on its size or on its data.
+# The results of these depend on the rank and dtype of a tensor, never on its size or data.
 STATIC_METHODS = ("dim", "ndimension", "is_contiguous", "is_floating_point", "is_complex", "element_size", "get_device")
 TORCH_FOLDER = str(Path(torch.__file__).parent)
 
@@ -40,7 +40,7 @@ class Like:
 class Traced:
     """A traced model: `root` owns the modules and tensors that `graph` names.
 
-    Meta data of every node: `example` (the value on the example, tensors as `Like`), `path` (of the module around it),
+    Metadata of every node: `example` (the value on the example, tensors as `Like`), `path` (of the module around it),
     `changes` (values that it overwrites) and `spoils` (values it overwrites in part), both as (node, index or None).
     """
 
@@ -49,7 +49,7 @@ class Traced:
 
 
 class Untraceable(ConversionError):
-    """Tracing stopped: what comes after that place was not looked at."""
+    """Tracing stopped: nothing after that place was checked."""
 
 
 class ExampleFailed(Exception):
@@ -69,12 +69,12 @@ class ExampleProxy(fx.Proxy):
             return self.tracer.shape_of(self)  # type: ignore[attr-defined]
         if isinstance(value, Tensor):
             return self.tracer.create_proxy("call_function", getattr, (self, name), {})
-        return value  # rank, dtype, device: the same for every input
+        return value  # rank, dtype, device: constant for all inputs
 
     def __iter__(self) -> Iterator[Any]:
         if isinstance(self._example, (tuple, list)):
             return iter([self[i] for i in range(len(self._example))])  # type: ignore[index]
-        raise TraceError("a loop over a tensor goes over the images of a batch")
+        raise TraceError("a loop over a tensor is a loop over the images of a batch")
 
     def __len__(self) -> int:
         if isinstance(self._example, (tuple, list)):
@@ -90,7 +90,7 @@ class ExampleProxy(fx.Proxy):
 
 
 def _in_place(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    # torch.fx reads `x += y` as `x = x + y`, which forgets that other names for x change too.
+    # torch.fx reads `x += y` as `x = x + y`, which forgets that other names for x change, too.
     return lambda self, other: self.tracer.create_proxy("call_function", function, (self, other), {})
 
 
@@ -121,7 +121,7 @@ class ExampleTracer(fx.Tracer):
         return root_fn, [self.root, *(self.create_proxy("placeholder", name, (), {}) for name in names)]
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
-        # Parameters stay tensors where that works: what the model computes from them alone is then computed here.
+        # Parameters stay tensors if possible, so that anything computed from them alone is computed here.
         if not self.trace_parameters or self._running:
             return attr_val
         return super().getattr(attr, attr_val, parameter_proxy_cache)
@@ -145,7 +145,7 @@ class ExampleTracer(fx.Tracer):
         return ExampleProxy(node, self)
 
     def shape_of(self, proxy: Any) -> Any:
-        """`proxy.shape`, as a traced value or, where sizes are numbers, as a tuple of the batch size and these."""
+        """`proxy.shape`, as a traced value or, if sizes are numbers, as a tuple of the batch size and these."""
         shape = self.create_proxy("call_function", getattr, (proxy, "shape"), {})
         if not self.sized:
             return shape
@@ -176,7 +176,7 @@ class ExampleTracer(fx.Tracer):
         return proxy
 
     def _run(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        """The node's value on the example; what it overwrites is noted in its meta data."""
+        """The node's value on the example; its metadata records what it overwrites."""
         tensors = [t for t in _flat((args, kwargs)) if isinstance(t, Tensor)]
         versions = [t._version for t in tensors]
         self._running = True
@@ -198,7 +198,7 @@ class ExampleTracer(fx.Tracer):
         for tensor in changed.values():
             self._note_change(node, tensor, value)
         if isinstance(value, Tensor) and value.is_floating_point():
-            value = value.to(self.example[0].dtype)  # the lowered network has one float type, whatever casts say
+            value = value.to(self.example[0].dtype)  # the lowered network has one float type, despite casts
         return value
 
     def _note_change(self, node: fx.Node, changed: Tensor, value: Any) -> None:
@@ -207,11 +207,11 @@ class ExampleTracer(fx.Tracer):
             tensor = reference()
             if tensor is None or not _overlap(tensor, changed):
                 continue
-            # Only where the result is the changed tensor, whole, is it known what later readers see.
+            # Later readers are known only if the result is the whole changed tensor.
             whole = isinstance(value, Tensor) and _same_place(tensor, changed) and _same_place(value, changed)
             (changes if whole else spoils).append((other, index))
         if not changes and not spoils:
-            raise TraceError("the model writes into a buffer or parameter of its own")
+            raise TraceError("the model writes to its own buffer or parameter")
 
     def _remember(self, node: fx.Node, value: Any) -> None:
         self._living = [entry for entry in self._living if entry[2]() is not None]
@@ -225,7 +225,7 @@ class ExampleTracer(fx.Tracer):
 def trace(model: nn.Module, example: Sequence[Tensor], keep: Sequence[str] = (), sized: bool = False) -> Traced:
     """Trace a model, which is in eval mode and may be changed, on example inputs, which are not.
 
-    With `sized`, sizes are the example's: the trace is true for inputs of that size alone.
+    With `sized`, sizes are the example's: the trace holds only for inputs of that size.
     """
     try:
         inspect.signature(model.forward).bind(*example)
@@ -235,8 +235,8 @@ def trace(model: nn.Module, example: Sequence[Tensor], keep: Sequence[str] = (),
         return _trace(model, ExampleTracer(example, keep, sized, trace_parameters=False))
     except ConversionError as refusal:
         if sized:
-            raise  # the first size of a parameter would be taken for the batch's
-        # `self.token.expand(x.size(0), -1, -1)` takes a traced size only where the parameter is traced as well.
+            raise  # the first size of a parameter would be mistaken for the batch's
+        # `self.token.expand(x.size(0), -1, -1)` takes a traced size only if the parameter is traced as well.
         try:
             return _trace(model, ExampleTracer(example, keep, sized, trace_parameters=True))
         except SpikecalError:
@@ -257,7 +257,7 @@ def _trace(model: nn.Module, tracer: ExampleTracer) -> Traced:
 
 
 def _not_traceable(error: Exception, layer: str, model: nn.Module, example: Sequence[Tensor]) -> Exception:
-    """What to tell the user: the model's own failure where it fails untraced too, else where tracing stopped."""
+    """The error for the user: the model's own if it also fails untraced, else where tracing stopped."""
     try:
         with torch.no_grad():
             model(*(x.clone() for x in example))
@@ -274,7 +274,7 @@ def _not_traceable(error: Exception, layer: str, model: nn.Module, example: Sequ
 
 
 def _in_assert(frame: FrameType) -> bool:
-    """Whether the truth value is asked for by an `assert`, which decides nothing."""
+    """Whether an `assert` asks for the truth value, which decides nothing."""
     if linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("assert "):
         return True
     following = [i.opname for i in dis.get_instructions(frame.f_code) if i.offset >= frame.f_lasti][:4]
@@ -314,7 +314,7 @@ def _same_place(a: Tensor, b: Tensor) -> bool:
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:
-    """Whether two strided tensors have an element in common."""
+    """Whether two strided tensors share an element."""
     storage = a.untyped_storage()
     if storage.data_ptr() != b.untyped_storage().data_ptr() or a.numel() == 0 or b.numel() == 0:
         return False

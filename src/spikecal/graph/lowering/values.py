@@ -1,6 +1,6 @@
-"""What a value of the traced program is while it is lowered.
+"""Values of the traced program during lowering.
 
-A `Ref` is a tensor that some canonical node computes, a `Dim` a size known only when the network runs. Everything else
+A `Ref` is a tensor computed by a canonical node, a `Dim` a size known only when the network runs. Everything else
 is a constant, and tuples, lists and dicts nest all of these.
 """
 
@@ -12,9 +12,9 @@ from spikecal.graph.sizes import OPERATORS, Size
 
 
 class Refusal(Exception):
-    """Something that cannot be lowered; `hint` is the way out, where there is a better one than the usual.
+    """Something that cannot be lowered; `hint` is the way out, if there is a better one than the usual.
 
-    `analog`: whether it would do as the analog end of a network.
+    `analog`: whether it could be part of the analog end of a network.
     """
 
     def __init__(self, found: str, hint: str | None = None, is_reported: bool = False, analog: bool = True) -> None:
@@ -26,7 +26,7 @@ class Refusal(Exception):
 class Ref:
     """The value of a canonical node: its shape on the example and the dimension of its channels.
 
-    For each dimension, `fixed` is its size where that is the same for every input, and `origin` where the size comes
+    For each dimension, `fixed` is its size if that is the same for every input, and `origin` where the size comes
     from: ("of", node, dimension) of the first node that has it, so that sizes which are always equal are equal here.
     """
 
@@ -92,7 +92,7 @@ class Dim:
 
 @dataclass(frozen=True)
 class Lost:
-    """A value that cannot be known; an error only for who reads it, and not another one where it `is_reported`."""
+    """An unknown value; reading it is an error, unless it `is_reported` already."""
 
     found: str
     hint: str | None = None
@@ -107,12 +107,12 @@ def combine(operator: str, a: Any, b: Any) -> Any:
 
 
 def example_size(size: Any) -> int:
-    """The value a size has on the example."""
+    """The value of a size on the example."""
     return size.value if isinstance(size, Dim) else int(size)
 
 
 def find(kind: type | tuple[type, ...], value: Any) -> list[Any]:
-    """Everything of a kind inside nested tuples, lists, dicts and slices."""
+    """All elements of a kind in nested tuples, lists, dicts and slices."""
     if isinstance(value, kind):
         return [value]
     if isinstance(value, dict):
@@ -125,7 +125,7 @@ def find(kind: type | tuple[type, ...], value: Any) -> list[Any]:
 
 
 def replace(value: Any, kind: type | tuple[type, ...], function: Callable[[Any], Any]) -> Any:
-    """The same nest with `function` applied to everything of a kind."""
+    """The same structure with `function` applied to all elements of a kind."""
     if isinstance(value, kind):
         return function(value)
     if isinstance(value, dict):

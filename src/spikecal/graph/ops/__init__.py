@@ -1,8 +1,8 @@
-"""The closed set of operations a canonical graph is made of.
+"""The closed set of operations of canonical graphs.
 
 Each operation is a small module: plain configuration (`CONFIG`, goes into JSON) and tensors (`TENSORS`, go into
 safetensors). `forward` works on one folded batch `[B, ...]`; `over_time` on `[steps or 1, N, ...]`, where a leading 1
-means the same value at every step. All of them but MaxPool and the two Spikes are affine, and act on each step alone.
+means a constant value. All of them except MaxPool and the two Spikes are affine, and act on each step alone.
 """
 
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ __all__ = [
 
 
 class Input(Unhooked, Op):
-    """The network's `index`-th input: an image, the same at every step."""
+    """The network's `index`-th input: an image, constant over time."""
 
     CONFIG: ClassVar[dict[str, Any]] = {"index": 0}
     ARITY = 0
@@ -75,9 +75,9 @@ class Spike(Unhooked, Op):
     """An activation: ReLU (clipped at `clip`) in the ANN, a layer of neurons in the SNN.
 
     `theta` [C] or [1] is the threshold, `v_init` the initial potential ([C], [1] or one per neuron), `bias` [C] or [1]
-    enters at every step, each row of `step_bias` [T, C] at its own. Channels are at dimension `channel` of a batch of
-    `ndim` dimensions. `gain`, where currents are in units of the threshold, takes them back to the ANN's for a network
-    output that is an activation.
+    is added at every step, and each row of `step_bias` [T, C] at its own. Channels are at dimension `channel` of a
+    batch of `ndim` dimensions. `gain`, if currents are in units of the threshold, converts them back to the ANN's for a
+    network output that is an activation.
     """
 
     CONFIG: ClassVar[dict[str, Any]] = {"clip": None, "channel": 1, "ndim": 4, "neuron": IntegrateAndFire()}
@@ -93,18 +93,18 @@ class Spike(Unhooked, Op):
     gain: nn.Parameter | None
 
     def validate(self) -> None:
-        if isinstance(self.neuron, str):  # as files have it
+        if isinstance(self.neuron, str):  # as in files
             require(self.neuron in NEURONS, f"there are no neurons called {self.neuron[:60]!r}")
             self.neuron = NEURONS[self.neuron]
-        require(isinstance(self.neuron, Neuron), "a layer of neurons has a kind of neuron")
-        require(is_channel(self.channel), "channels are never the batch")
-        require(is_integer(self.ndim, 2, MOST_DIMS), "a layer of neurons has 2 to 16 dimensions")
-        require(self.channel < self.ndim, "channels are one of a layer's dimensions")
-        require(self.clip is None or (is_number(self.clip) and self.clip > 0), "a clip is positive")
+        require(isinstance(self.neuron, Neuron), "a layer of neurons needs a kind of neuron")
+        require(is_channel(self.channel), "channels must not be the batch")
+        require(is_integer(self.ndim, 2, MOST_DIMS), "a layer of neurons must have 2 to 16 dimensions")
+        require(self.channel < self.ndim, "channels must be one of a layer's dimensions")
+        require(self.clip is None or (is_number(self.clip) and self.clip > 0), "a clip must be positive")
         self._validate_tensors()
 
     def _validate_tensors(self) -> None:
-        """Every parameter has one number per layer or per channel, and all of them mean the same channels."""
+        """Check that every parameter has one number per layer or per channel, for the same channels."""
         for name in ("theta", "bias", "gain"):
             require(is_vector(getattr(self, name)), f"{name} must have one number per layer or per channel")
         each = self.step_bias
@@ -131,7 +131,7 @@ class Spike(Unhooked, Op):
         return type(self)(**{**self.config(), "neuron": self.neuron}, **self.tensors())
 
     def cells(self, ndim: int) -> Cells:
-        """The parameters of the layer, to broadcast against a current of `ndim` dimensions."""
+        """The parameters of the layer, shaped to broadcast against a current of `ndim` dimensions."""
         bias, v_init = (None if t is None else along(t, self.channel, ndim) for t in (self.bias, self.v_init))
         each, reach = (
             None if rows is None else torch.stack([along(row, self.channel, ndim) for row in rows])
@@ -140,7 +140,7 @@ class Spike(Unhooked, Op):
         return Cells(self.height(ndim), bias, v_init, each, reach)
 
     def scaled(self, factor: Tensor) -> "Spike":
-        """The same layer with its thresholds, and all else it has of its own, times `factor` `[C]` or `[1]`."""
+        """The same layer with its thresholds and other own parameters times `factor` `[C]` or `[1]`."""
         own = {name: tensor for name, tensor in self.tensors().items() if name not in ("gain", "reach")}
         if self.v_init is not None and self.v_init.ndim > 1:
             channel = self.channel - 1 if self.channel > 0 else -1
@@ -149,13 +149,13 @@ class Spike(Unhooked, Op):
         return type(self)(**{**self.config(), "neuron": self.neuron}, **{**self.tensors(), **scaled})
 
     def height(self, ndim: int) -> Tensor:
-        """The threshold, which is also the height of a spike, to broadcast against `ndim` dimensions."""
+        """The threshold, which is also the height of a spike, shaped to broadcast against `ndim` dimensions."""
         if self.theta is None:
             raise ValueError("these neurons have no threshold yet")
         return along(self.theta, self.channel, ndim)
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
-        """The ANN's activation, also of a current `[T, N, ...]`."""
+        """The ANN's activation, also for a current `[T, N, ...]`."""
         if self.gain is not None:
             x = x * along(self.gain, self.channel, self.ndim)
         return F.relu(x) if self.clip is None else x.clamp(0, self.clip)
@@ -177,7 +177,7 @@ class SignedSpike(Spike):
         require(reach is None or bool((reach >= 0.5).all()), "a reach must be at least half a threshold")
         super().validate()
         require(self.neuron.alphabet[0] < 0, "a linear value needs neurons with negative levels")
-        require(self.clip is None, "a linear value has no clip")
+        require(self.clip is None, "a linear value must not have a clip")
 
     def _widths(self) -> set[int]:
         return super()._widths() | (set() if self.reach is None else {self.reach.shape[1]})
@@ -187,7 +187,7 @@ class SignedSpike(Spike):
 
 
 class Joint(Op):
-    """The end of a stage that has no neuron: a network output, or a linear value that several stages read."""
+    """The end of a stage without neurons: a network output, or a linear value that several stages read."""
 
     CONFIG: ClassVar[dict[str, Any]] = {"channel": 1}
     TENSORS = ("bias",)
@@ -195,7 +195,7 @@ class Joint(Op):
     bias: nn.Parameter | None
 
     def validate(self) -> None:
-        require(is_channel(self.channel), "channels are never the batch")
+        require(is_channel(self.channel), "channels must not be the batch")
         require(is_vector(self.bias), "a joint's bias must have one number per layer or per channel")
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
@@ -213,7 +213,7 @@ def of_channels(value: Tensor, channel: int) -> Tensor:
 
 
 def along(values: Tensor, channel: int, ndim: int) -> Tensor:
-    """`values` [C] shaped to broadcast along dimension `channel`; values per neuron `[C, H, W]` as they are."""
+    """`values` [C] shaped to broadcast along dimension `channel`; values per neuron `[C, H, W]` unchanged."""
     if values.ndim > 1:
         return values
     return values.reshape([-1 if d == channel % ndim else 1 for d in range(ndim)])

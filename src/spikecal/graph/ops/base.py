@@ -1,4 +1,4 @@
-"""What an operation of a canonical graph is: plain configuration, tensors, and how it acts on time."""
+"""Operations of a canonical graph: plain configuration, tensors, and their action over time."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, NoReturn, Self
@@ -8,19 +8,19 @@ from torch import Tensor, nn
 from spikecal.errors import ConfigError
 from spikecal.graph.sizes import MOST_DIMS, Size, shapes_read
 
-LARGEST = 2**16  # a kernel, stride or padding beyond it is no network's
-LARGEST_NUMBER = 2.0**100  # of coefficients and the like: finite in every type that parameters have
+LARGEST = 2**16  # no real network has a larger kernel, stride or padding
+LARGEST_NUMBER = 2.0**100  # of coefficients and the like: finite in every dtype of parameters
 
-State = dict[str, Tensor]  # what an operation remembers from one step to the next
+State = dict[str, Tensor]  # what an operation remembers between steps
 Shapes = Sequence[Sequence[int]]  # shapes of the first input and of the node's shape references
 
 
 class Unhooked(nn.Module):
-    """A module that is not called when a spiking network runs: hooks on it would never be, so they are refused."""
+    """A module that is not called when a spiking network runs: hooks on it would never run, so they are refused."""
 
     def _refuse(self, *hook: Any, **settings: Any) -> NoReturn:
         raise ConfigError(
-            f"a hook on {type(self).__name__} would never be called: neurons run all steps in one loop; "
+            f"a hook on {type(self).__name__} would never be called, as neurons run all steps in one loop: "
             "use snn.run(x, record=[...]) for their spikes, or a hook on a layer with weights"
         )
 
@@ -50,11 +50,11 @@ class Op(nn.Module):
         self.validate()
 
     def validate(self) -> None:
-        """Raise ValueError where the configuration cannot be run."""
+        """Raise ValueError if the configuration cannot run."""
 
     def validate_reads(self, inputs: int, shapes: int) -> None:
-        """Raise ValueError where it cannot read `inputs` values, or its sizes name more than `shapes` shapes."""
-        require(inputs == self.ARITY or (self.ARITY is None and inputs > 0), "it has a wrong number of inputs")
+        """Raise ValueError if it cannot read `inputs` values, or its sizes refer to more than `shapes` shapes."""
+        require(inputs == self.ARITY or (self.ARITY is None and inputs > 0), "it has the wrong number of inputs")
         require(all(read < shapes for size in self.sizes() for read in shapes_read(size)), "it reads a missing shape")
 
     def sizes(self) -> Sequence[Size]:
@@ -68,7 +68,7 @@ class Op(nn.Module):
         return {name: getattr(self, name) for name in self.TENSORS if getattr(self, name) is not None}
 
     def clone(self) -> Self:
-        """A module of its own over the same memory."""
+        """A separate module that shares the memory."""
         return type(self)(**self.config(), **self.tensors())
 
     def over_time(self, inputs: Sequence[Tensor], steps: int, shapes: Shapes, state: State | None) -> Tensor:
@@ -103,7 +103,7 @@ def is_integer(value: Any, low: int, high: int) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < LARGEST_NUMBER  # NaN is not below it either
+    return type(value) in (int, float) and abs(value) < LARGEST_NUMBER  # NaN is not below it, either
 
 
 def is_channel(value: Any) -> bool:
@@ -111,5 +111,5 @@ def is_channel(value: Any) -> bool:
 
 
 def is_vector(value: Tensor | None, lengths: Sequence[int] | None = None) -> bool:
-    """Whether a parameter, if there is one, is a row of numbers, and as long as it may be."""
+    """Whether a parameter, if given, is a vector of an allowed length."""
     return value is None or (value.ndim == 1 and len(value) > 0 and (lengths is None or len(value) in lengths))

@@ -11,7 +11,7 @@ from spikecal.graph.ops.base import Op, Shapes, State, integers, is_integer, is_
 
 
 class _Convolution(Op):
-    """What both kinds of convolution have."""
+    """What both kinds of convolution share."""
 
     TENSORS = ("weight", "bias")
     stride: tuple[int, ...]
@@ -28,7 +28,7 @@ class _Convolution(Op):
         require(integers(self.stride, 1, [dims]), "a convolution's stride must be positive")
         require(integers(self.padding, 0, [dims]), "a convolution's padding must not be negative")
         require(integers(self.dilation, 1, [dims]), "a convolution's dilation must be positive")
-        channels = self.weight.shape[0]  # those that groups divide
+        channels = self.weight.shape[0]  # groups must divide these
         require(is_integer(self.groups, 1, channels) and channels % self.groups == 0,
                  "a convolution's groups must divide its channels")  # fmt: skip
         require(is_vector(self.bias, [self.out_channels]), "a convolution's bias must have one number per channel")
@@ -125,7 +125,7 @@ class Linear(Op):
 
 
 class ChannelAffine(Op):
-    """`x * scale + shift`; both broadcast against x and have size 1 (or nothing) at the batch dimension."""
+    """`x * scale + shift`; both broadcast against x and have size 1 (or none) at the batch dimension."""
 
     TENSORS = ("scale", "shift")
     scale: nn.Parameter | None
@@ -167,6 +167,6 @@ class Add(Op):
         return total
 
     def over_time(self, inputs: Sequence[Tensor], steps: int, shapes: Shapes, state: State | None) -> Tensor:
-        ndim = max(x.ndim for x in inputs)  # broadcasting must not mix up time with the batch
+        ndim = max(x.ndim for x in inputs)  # broadcasting must not confuse time with the batch
         padded = [x.reshape(*x.shape[:2], *(1,) * (ndim - x.ndim), *x.shape[2:]) for x in inputs]
         return self(*padded)

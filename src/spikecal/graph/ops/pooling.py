@@ -22,7 +22,7 @@ from spikecal.graph.sizes import MOST_DIMS, Size, check_size, evaluate_size
 
 
 def _check_window(op: "AvgPool | MaxPool") -> None:
-    """What the two kinds of pools have in common."""
+    """What the two kinds of pools share."""
     require(integers(op.kernel, 1, [1, 2, 3]), "a pool's kernel must be positive")
     dims = [len(op.kernel)]
     require(integers(op.stride, 1, dims), "a pool's stride must be positive")
@@ -65,7 +65,7 @@ class AvgPool(Op):
 class AdaptiveAvgPool(Op):
     """Average pooling to a fixed output size; None keeps that dimension.
 
-    `square` is for a model that averages with one side of the image as its kernel: on other images it does not.
+    `square` is for a model that averages with one side of the image as its kernel, which works only on square images.
     """
 
     CONFIG: ClassVar[dict[str, Any]] = {"size": ..., "square": False}
@@ -73,13 +73,15 @@ class AdaptiveAvgPool(Op):
     square: bool
 
     def validate(self) -> None:
-        require(isinstance(self.size, tuple) and len(self.size) in (1, 2, 3), "an output size has 1 to 3 dimensions")
+        require(
+            isinstance(self.size, tuple) and len(self.size) in (1, 2, 3), "an output size must have 1 to 3 dimensions"
+        )
         require(all(s is None or is_integer(s, 1, LARGEST) for s in self.size), "an output size must be positive")
         require(type(self.square) is bool, "square must be true or false")
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
         if self.square and len(set(x.shape[2:])) > 1:
-            raise DataError(f"this network averages over square images only, and gets {list(x.shape[2:])} there")
+            raise DataError(f"this network averages only over square images, but gets {list(x.shape[2:])} there")
         function: Any = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[len(self.size) - 1]
         return function(x, [n if s is None else s for s, n in zip(self.size, x.shape[2:], strict=True)])
 
@@ -93,10 +95,10 @@ class Reduce(Op):
     keepdim: bool
 
     def validate(self) -> None:
-        require(self.kind in ("mean", "sum"), "a reduction is a mean or a sum")
+        require(self.kind in ("mean", "sum"), "a reduction must be a mean or a sum")
         require(integers(self.dims, 1, range(1, MOST_DIMS)) and max(self.dims) < MOST_DIMS,
                  "a reduction must be over dimensions other than the batch")  # fmt: skip
-        require(len(set(self.dims)) == len(self.dims), "a reduction must name a dimension once")
+        require(len(set(self.dims)) == len(self.dims), "a reduction must name each dimension only once")
         require(type(self.keepdim) is bool, "keepdim must be true or false")
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
@@ -104,7 +106,7 @@ class Reduce(Op):
 
 
 class MaxPool(Op):
-    """Max-pooling of what has arrived so far: pool the running sum and emit its increments.
+    """Max-pooling over time: pool the running sum of what has arrived and emit its increments.
 
     The sum over T is then the pool of the sum. `of="spikes"` pools sums of levels, whose increments are again levels;
     `of="current"` pools the running sum of a current. The maximum of one step's spikes would fire whenever any neuron
@@ -132,7 +134,7 @@ class MaxPool(Op):
     def validate(self) -> None:
         _check_window(self)
         require(integers(self.dilation, 1, [len(self.kernel)]), "a pool's dilation must be positive")
-        require(self.of in ("current", "spikes"), "a max-pool is of a current or of spikes")
+        require(self.of in ("current", "spikes"), "a max-pool must be of a current or of spikes")
         require(is_vector(self.unit), "a max-pool's unit must have one number per channel")
 
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
@@ -141,7 +143,7 @@ class MaxPool(Op):
 
     def over_time(self, inputs: Sequence[Tensor], steps: int, shapes: Shapes, state: State | None) -> Tensor:
         (x,) = inputs
-        if x.shape[0] == 1 and (state is None or steps > 1):  # the same at every step, or the ANN: so is its pool
+        if x.shape[0] == 1 and (state is None or steps > 1):  # constant in time, or the ANN: so is its pool
             return self(x[0]).unsqueeze(0)
         state = {} if state is None else state
         arriving = self._levels(x) if self.of == "spikes" else x
@@ -158,11 +160,11 @@ class MaxPool(Op):
         levels = (x != 0).to(x.dtype) if self.unit is None else (x / self._height(x)).round()
         if not x.requires_grad:
             return levels
-        # adds nothing, and gives a level the slope of what it was read from
+        # adds nothing, but gives a level the slope of what it was read from
         return levels.detach() + (x - x.detach()) / self._height(x).clamp(min=torch.finfo(x.dtype).tiny)
 
     def _height(self, x: Tensor) -> Tensor:
-        """Of level 1, by channel; where a pooled count of spikes grows, one of them is in `x` right now."""
+        """The height of level 1, by channel; if a pooled count of spikes grows, one of them is in `x` right now."""
         if self.unit is None:
             return x.detach().amax([0, 1, *range(3, x.ndim)], keepdim=True)
         return self.unit.reshape(-1, *(1,) * (x.ndim - 3))
@@ -184,11 +186,11 @@ class Upsample(Op):
 
     def validate(self) -> None:
         require(isinstance(self.mode, str) and self.mode in self.MODES,
-                 f"interpolation is one of {', '.join(self.MODES)}")  # fmt: skip
+                 f"interpolation must be one of {', '.join(self.MODES)}")  # fmt: skip
         require((self.size is None) != (self.scale is None), "interpolation needs a size or a scale, not both")
         given = self.scale if self.size is None else self.size
         require(isinstance(given, tuple) and len(given) in self.MODES[self.mode],
-                 f"interpolation by {self.mode} is in another number of dimensions")  # fmt: skip
+                 f"interpolation by {self.mode} is for a different number of dimensions")  # fmt: skip
         if self.size is not None:
             self.size = tuple(check_size(s) for s in self.size)
             require(all(s > 0 for s in self.size if type(s) is int), "interpolation's size must be positive")
@@ -196,7 +198,7 @@ class Upsample(Op):
             require(all(type(s) in (int, float) and 0 < s < 1024 for s in self.scale or ()),
                      "interpolation's scale must be positive numbers")  # fmt: skip
         require(self.align_corners is None or type(self.align_corners) is bool,
-                 "align_corners must be true, false or nothing")  # fmt: skip
+                 "align_corners must be true, false or absent")  # fmt: skip
         require(self.align_corners is None or self.mode.endswith(("linear", "cubic")),
                  f"interpolation by {self.mode} has no corners to align")  # fmt: skip
 

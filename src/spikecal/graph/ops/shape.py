@@ -34,8 +34,8 @@ class Pad(Op):
     value: float
 
     def validate(self) -> None:
-        require(isinstance(self.pad, tuple) and len(self.pad) % 2 == 0, "padding is an even number of sizes")
-        require(len(self.pad) < 2 * MOST_DIMS, "padding must be of dimensions that are there")
+        require(isinstance(self.pad, tuple) and len(self.pad) % 2 == 0, "padding must be an even number of sizes")
+        require(len(self.pad) < 2 * MOST_DIMS, "padding must be of existing dimensions")
         self.pad = tuple(check_size(p) for p in self.pad)
         require(self.mode in ("constant", "reflect", "replicate", "circular"), f"there is no padding {self.mode!r}")
         require(is_number(self.value), "a padding's value must be a number")
@@ -58,7 +58,7 @@ class Slice(Op):
     index: tuple[Any, ...]
 
     def validate(self) -> None:
-        require(isinstance(self.index, tuple) and len(self.index) <= MOST_DIMS, "an index is a tuple")
+        require(isinstance(self.index, tuple) and len(self.index) <= MOST_DIMS, "an index must be a tuple")
         self.index = tuple(map(_item, self.index))
         require(len(self.index) == 0 or self.index[0] == WHOLE, "an index must leave the batch alone")
 
@@ -78,7 +78,7 @@ class Slice(Op):
 def _item(item: Any) -> Any:
     if item is None or is_integer(item, -LARGEST_SIZE, LARGEST_SIZE):
         return item
-    require(isinstance(item, tuple) and len(item) == 4 and item[0] == "slice", f"{str(item)[:60]} is no index")
+    require(isinstance(item, tuple) and len(item) == 4 and item[0] == "slice", f"{str(item)[:60]} is not an index")
     start, stop, step = (None if s is None else check_size(s) for s in item[1:])
     require(type(step) is not int or step > 0, "a slice's step must be positive")
     return ("slice", start, stop, step)
@@ -91,12 +91,14 @@ class Reshape(Op):
     shape: tuple[Size, ...]
 
     def validate(self) -> None:
-        require(isinstance(self.shape, tuple) and 1 <= len(self.shape) <= MOST_DIMS, "a shape has 1 to 16 dimensions")
+        require(
+            isinstance(self.shape, tuple) and 1 <= len(self.shape) <= MOST_DIMS, "a shape must have 1 to 16 dimensions"
+        )
         self.shape = tuple(check_size(s) for s in self.shape)
         require(self.shape[0] in (("batch",), -1), "a reshape must leave the batch alone")
         numbers = [s for s in self.shape if type(s) is int]
         require(all(n > 0 or n == -1 for n in numbers) and numbers.count(-1) <= 1,
-                 "a shape has positive sizes, and -1 at most once")  # fmt: skip
+                 "a shape must have positive sizes, and -1 at most once")  # fmt: skip
 
     def sizes(self) -> Sequence[Size]:
         return self.shape
@@ -104,7 +106,7 @@ class Reshape(Op):
     def forward(self, x: Tensor, shapes: Shapes = ()) -> Tensor:
         y = x.reshape([evaluate_size(s, x.shape[0], shapes) for s in self.shape])
         if y.shape[0] != x.shape[0]:
-            raise ValueError(f"a reshape from {list(x.shape)} to {list(y.shape)} mixes up images")
+            raise ValueError(f"a reshape from {list(x.shape)} to {list(y.shape)} mixes images")
         return y
 
 
@@ -114,7 +116,7 @@ class Flatten(Op):
     end: int
 
     def validate(self) -> None:
-        require(is_integer(self.start, 1, MOST_DIMS - 1), "the batch stays apart")
+        require(is_integer(self.start, 1, MOST_DIMS - 1), "flattening must leave the batch alone")
         require(is_integer(self.end, self.start, MOST_DIMS - 1) or is_integer(self.end, 1 - MOST_DIMS, -1),
                  "flattening must end at a dimension after its start")  # fmt: skip
 
@@ -127,7 +129,7 @@ class Permute(Op):
     dims: tuple[int, ...]
 
     def validate(self) -> None:
-        require(integers(self.dims, 0, range(1, MOST_DIMS + 1)), "a permutation is of 1 to 16 dimensions")
+        require(integers(self.dims, 0, range(1, MOST_DIMS + 1)), "a permutation must be of 1 to 16 dimensions")
         require(sorted(self.dims) == list(range(len(self.dims))), "not a permutation")
         require(self.dims[0] == 0, "a permutation must leave the batch first")
 

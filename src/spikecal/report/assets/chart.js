@@ -1,4 +1,4 @@
-// Accuracy over steps: a curve a network, the original's line, and a read-out for pointer and keyboard.
+// Accuracy over steps: one curve per network, the original's line, and a read-out for pointer and keyboard.
 function drawAccuracy(body) {
   const curves = data.networks.filter((n) => known(n.score) || known(n.agreement)).map(toCurve);
   if (!curves.length) {
@@ -46,17 +46,17 @@ function drawAccuracy(body) {
   }
 
   const late = curves.some((c) => c.late > 0)
-    ? " Steps are counted from the first of the image: where layers wait, the output and its curve begin later."
+    ? " Steps count from the first of the image: if layers wait, the output and its curve begin later."
     : "";
   const agreement = curves.some((c) => c.measure === "agreement");
   body.append(
     el("p", { class: "hint" }, (agreement
-      ? "Without labels: how often the answer is the original's, after every step."
+      ? "Without labels: agreement with the original after every step."
       : curves.every((c) => c.measure === "map")
         ? "Mean average precision at the end of each network's steps."
       : curves.some((c) => c.values.length)
-        ? "How often the answer is right when the run is stopped after a step. Each network is made for its last one."
-        : "How often the answer was right when the network was converted, at the end of its steps.") + late),
+        ? "How often the answer is right if the run stops after a step. Each network is made for its last step."
+        : "How often the answer was right at conversion, after all steps.") + late),
     legend(curves, () => draw(Math.floor(stage.clientWidth))), stage, slider,
     el("label", { for: "chart-step", class: "hint" }, "Step to read the curves at"), readout
   );
@@ -75,7 +75,7 @@ function toCurve(n) {
   };
 }
 
-/** More than eight curves are a thicket: then only the longest of each file is drawn until others are asked for. */
+/** More than eight curves are a thicket: then only the longest of each file is drawn until others are selected. */
 function hideCrowd(curves) {
   if (curves.length <= 8) return;
   for (const curve of curves) {

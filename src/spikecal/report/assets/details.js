@@ -1,4 +1,4 @@
-// What a row of the layer table opens to; built when it is opened, and not before.
+// The details of a row in the table of layers, built when it is opened.
 function layerDetail(of, row) {
   const panels = [histogramPanel(of, row), stepsPanel(row), partsPanel(of, row), channelsPanel(row), factsPanel(of, row)];
   return el("div", { class: "detail-inner" }, panels.filter(Boolean));
@@ -18,14 +18,14 @@ function histogramPanel(of, row) {
   const all = source(of).histograms;
   const found = Object.hasOwn(all, row.name) ? all[row.name] : null; // a layer may be called "constructor"
   if (!found) {
-    return row.kind !== "joint" ? panel("Activations", el("p", {}, "This file carries no histogram of the layer.")) : null;
+    return row.kind !== "joint" ? panel("Activations", el("p", {}, "This file has no histogram of the layer.")) : null;
   }
   const box = el("div");
   responsive(box, (width) => box.replaceChildren(histogram(found, row.threshold, width)));
   const said = row.threshold
     ? `The line is the threshold, ${number(row.threshold[0])} on average` +
       (row.threshold[2] > row.threshold[1]
-        ? `; the band is where those of the channels are, ${number(row.threshold[1])} to ${number(row.threshold[2])}.`
+        ? `; the band shows those of the channels, ${number(row.threshold[1])} to ${number(row.threshold[2])}.`
         : ".")
     : "";
   return panel(
@@ -78,15 +78,15 @@ function stepsPanel(row) {
 
 function partsPanel(of, row) {
   if (!row.parts) return null;
-  // without calibrated weights that part is nothing but rounding
+  // without calibrated weights, that part is just rounding
   const rows = row.parts.filter(([name, value]) => name !== "weights" || value > 1e-9);
   const what = row.kind !== "joint"
-    ? "Input is what earlier layers got wrong, unevenness spikes that come early or late."
-    : "Input is what earlier layers got wrong, calibration what it changed here to make up for that.";
+    ? "Input: errors of earlier layers; unevenness: spikes that come early or late."
+    : "Input: errors of earlier layers; calibration: what it changed here to make up for them.";
   return panel(
     `Where the error comes from, ${source(of).errors_on} test images`,
     bars(rows, number),
-    el("p", { class: "hint" }, `Squared and relative to the layer's values; in all ${number(row.error)}. ${what} ` +
+    el("p", { class: "hint" }, `Squared and relative to the layer's values; in total ${number(row.error)}. ${what} ` +
       "Parts may cancel, so they need not add up.")
   );
 }

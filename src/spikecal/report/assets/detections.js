@@ -1,6 +1,6 @@
-// What the analog and the spiking detector find in the same image, the spiking one stopped after some of its steps.
+// Findings of the analog and the spiking detector in the same image, the spiking one stopped after some steps.
 const scene = { image: 0, stop: Infinity, least: 0.5, truth: false };
-const OVERLAP = 0.5; // that makes two boxes one thing
+const OVERLAP = 0.5; // IoU from which two boxes match
 const LETTER = 3.8; // width of a letter in a box, in units of its lines
 
 function drawDetections(body) {
@@ -26,7 +26,7 @@ function sceneParts() {
   return [
     pictures(of, set, refresh), stopSlider(of, refresh), line, pair, classLegend(set),
     el("div", { class: "row" }, scoreSlider(refresh), truthBox(refresh)),
-    el("p", { class: "hint" }, "Dashed boxes are found by one of the two only: no box of the same class covers them by " +
+    el("p", { class: "hint" }, "Dashed boxes are found by only one of the two: no box of the same class overlaps them by " +
       "half in the other. Point at a box to read its score."),
   ];
 }
@@ -121,7 +121,7 @@ function drawPair(pair, line, of, set) {
   );
 }
 
-/** Which box of `wanted` each one found is: of its class, overlapping it by half; the highest score chooses first. */
+/** The box of `wanted` that each found one matches: same class, overlap of half; the highest score chooses first. */
 function pairUp(found, wanted) {
   const pairs = new Map();
   const free = new Set(wanted);

@@ -1,4 +1,4 @@
-// What all parts share. Names out of files may be anything, so text only ever enters through textContent.
+// What all parts share. Names from files may be anything, so text only ever enters through textContent.
 const data = JSON.parse(document.getElementById("data").textContent);
 
 // Okabe and Ito's colours, which people with colour-blindness can tell apart, without the two that fade on paper.
@@ -34,7 +34,7 @@ function known(value) {
   return value !== null && value !== undefined;
 }
 
-/** The largest of many numbers: as arguments of Math.max they could be too many. */
+/** The largest of many numbers, which may be too many as arguments of Math.max. */
 function largest(values, least = 0) {
   return values.reduce((most, value) => (known(value) && value > most ? value : most), least);
 }
@@ -45,7 +45,7 @@ function percent(share, digits = 1) {
   return share > 0 && Number(text) === 0 ? `< ${(0.1 ** digits).toFixed(digits)} %` : `${text} %`;
 }
 
-/** Three significant digits, plainly written. */
+/** Three significant digits, in plain notation. */
 function number(value) {
   if (!known(value)) return "–";
   if (value === 0) return "0";
@@ -54,7 +54,7 @@ function number(value) {
   return size >= 100 ? value.toFixed(0) : Number(value.toPrecision(3)).toString();
 }
 
-/** When a layer that waits, or stands behind one, emits its T steps; steps are counted from the image's first. */
+/** When a layer that waits, or is behind one that does, emits its T steps, counted from the image's first. */
 function windowText(of, row) {
   const wait = row.waits ? `waits ${row.waits} step${row.waits === 1 ? "" : "s"}, ` : "";
   return `${wait}emits in steps ${row.start + 1} to ${row.start + of.T}`;
@@ -71,7 +71,7 @@ function rgb(colour) {
   return `rgb(${colour.join(" ")})`;
 }
 
-/** Black or white, whichever has more contrast (as WCAG counts it) with [red, green, blue]; never less than 4.58. */
+/** Black or white, whichever has more contrast (by WCAG) with [red, green, blue]; never less than 4.58. */
 function readable(colour) {
   const [red, green, blue] = colour.map((c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
   const light = 0.2126 * red + 0.7152 * green + 0.0722 * blue;
@@ -113,7 +113,7 @@ function bars(rows, format) {
   return box;
 }
 
-/** Draws at once if the box is on the page, and again whenever it changes its width. */
+/** Draws at once if the box is on the page, and again whenever its width changes. */
 function responsive(box, draw) {
   let last = 0;
   const look = () => {
@@ -133,7 +133,7 @@ function options(select, entries, chosen) {
   );
 }
 
-// Which network is looked at; every part that shows one listens.
+// The selected network; every part that shows one listens.
 const shown = { id: data.headline, listeners: [] };
 
 function network() {
@@ -150,7 +150,7 @@ function show(id) {
   for (const listener of shown.listeners) listener();
 }
 
-/** The colours of `heat` from the least to the most, with what they stand for. */
+/** The colours of `heat` from least to most, with their meaning. */
 function heatScale(least, most) {
   const bar = el("canvas", { role: "img", "aria-label": "colour scale" });
   paint(bar, 1, 64, (row, column) => heat(column / 63));

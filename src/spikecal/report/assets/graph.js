@@ -1,4 +1,4 @@
-// The network from left to right: a node a stage, coloured by firing rate or error, arcs over the row for skips.
+// The network from left to right: one node per stage, coloured by firing rate or error, with arcs for skips.
 const NODE = 28;
 const COLOURINGS = {
   rate: { title: "firing rate", value: (row) => row.rate, text: (value) => percent(value) },
@@ -35,7 +35,7 @@ function drawGraph(body) {
   body.append(
     el("p", { class: "row" }, el("label", { for: "colouring" }, "Colour by"), select, scale),
     box, readout,
-    el("p", { class: "caption" }, "Squares are layers of neurons, circles values without neurons: outputs, and sums that several " +
+    el("p", { class: "caption" }, "Squares are layers of neurons, circles are values without neurons: outputs, and sums that several " +
       "layers read. Arrow keys go from node to node, Enter opens the layer’s row.")
   );
   responsive(box, draw);

@@ -33,7 +33,7 @@ function drawLayers(body) {
   renderLayers();
 }
 
-/** Rows of a network with their place in it and what the graph knows of them. */
+/** Rows of a network with their place in it and their node of the graph. */
 function layerRows(of) {
   const graph = source(of).graph;
   return of.layers.map((row, i) => ({ ...row, order: i + 1, what: graph.nodes[graph.inputs + i].what }));
@@ -64,7 +64,7 @@ function renderLayers() {
   const columns = columnsShown(rows);
   const sorted = sortRows(rows, columns.find((c) => c.key === layers.sort) ?? COLUMNS[1]);
   const head = el("tr", {}, columns.map(headCell));
-  // errors are drawn to one scale, so that bars beside each other can be compared
+  // errors share one scale, so that bars beside each other can be compared
   const alike = (c) => columns.filter((other) => other === c || (c.scale && other.scale === c.scale));
   const most = Object.fromEntries(columns.map((c) => [c.key, largest(alike(c).flatMap((a) => rows.map((r) => Number(a.value(r)) || 0)), 1e-12)]));
   const body = el("tbody", {}, sorted.map((row) => layerRow(of, row, columns, most)));
@@ -78,7 +78,7 @@ function layersCaption(of) {
   const errors = `Errors are relative, ‖x − s̄‖² / ‖x‖²: before and after calibration, on calibration images${tested}.`;
   const where = from.errors_on ? "test" : "calibration";
   return `${of.label}. ${errors} Fires: spikes per neuron and step; saturated: neurons that fire at every step; ` +
-    `dead: neurons that fire for no image; on ${where} images. Energy: of all that the network needs. A layer's name opens its details.`;
+    `dead: neurons that fire for no image; on ${where} images. Energy: share of the network's. Click a layer's name for details.`;
 }
 
 function headCell(column) {
@@ -88,7 +88,7 @@ function headCell(column) {
   return cell;
 }
 
-/** Numbers begin with the largest, since that is what one looks for; names and the order with the first. */
+/** Numbers sort from the largest, which is what matters; names and the order from the first. */
 function sortBy(key) {
   const plain = ["name", "order", "what"].includes(key);
   layers.down = layers.sort === key ? !layers.down : !plain;

@@ -110,7 +110,7 @@ function stepper(view) {
 function answerLine(view) {
   const { trace, set } = view;
   if (!trace.answers) return el("p", { class: "hint" }, source(view.of).detector
-    ? "The body gives feature maps; what the detector makes of them is shown above."
+    ? "The body gives feature maps; the detections are shown above."
     : "This network gives no classes, so there is no answer to watch.");
   const label = set.images[spikes.image].label;
   const line = el("p", { class: "answer", id: "answer" });
@@ -146,7 +146,7 @@ function classPanel(view) {
   const { trace, set } = view;
   const all = trace.values.flat();
   const [low, high] = [Math.min(0, ...all), Math.max(0, ...all)];
-  // three digits of the largest, the same number of them behind the point for all
+  // three digits of the largest, with equally many decimals for all
   const digits = Math.min(8, Math.max(0, 2 - Math.floor(Math.log10(Math.max(-low, high) || 1))));
   const place = (value) => (100 * (value - low)) / (high - low || 1);
   const grid = el("div", { class: "classes" });
@@ -253,7 +253,7 @@ function raster(view, updates) {
     });
   });
   return el("div", {}, canvas, el("p", { class: "hint" },
-    `${found.rows} of ${found.of.toLocaleString("en")} neurons at even distances, a row each; steps to the right, those to come are faint.`));
+    `${found.rows} of ${found.of.toLocaleString("en")} evenly spaced neurons, one row each; steps to the right, future ones are faint.`));
 }
 
 function maps(view, updates) {
@@ -263,7 +263,7 @@ function maps(view, updates) {
   const { height, width } = found;
   const cells = bytes(found.cells);
   const each = Math.ceil((height * width) / 2);
-  // half a byte a cell: the square root of the share of channels that fire there
+  // half a byte per cell: the square root of the share of channels that fire there
   const share = (step, cell) => (((cells[step * each + (cell >> 1)] >> (cell & 1 ? 0 : 4)) & 15) / 15) ** 2;
   const total = new Float64Array(height * width);
   for (let step = 0; step < of.T; step++) for (let i = 0; i < total.length; i++) total[i] += share(step, i);

@@ -1,1 +1,1 @@
-"""Networks in ONNX files as torch modules: `read`; the operators that are known: `layers` and `shapes`."""
+"""Networks in ONNX files as torch modules: `read` reads them; `layers` and `shapes` hold the known operators."""

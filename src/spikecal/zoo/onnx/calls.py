@@ -1,4 +1,4 @@
-"""Calls of ONNX operators: their inputs and settings, and the table of functions that read them into torch."""
+"""Calls of ONNX operators: their inputs and settings, and the table of functions that turn them into torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ import torch
 from torch import Tensor, fx, nn
 
 Sizes = list[Any]  # of a shape, or a part of one: ints and traced sizes
-Value = Any  # fx.Node (of a tensor), np.ndarray (a constant), Sizes or None (an input that is not given)
+Value = Any  # fx.Node (of a tensor), np.ndarray (a constant), Sizes or None (an omitted input)
 
 
-MOST_CONSTANT = 2**26  # numbers of a constant that is computed: files have large ones only as they are
+MOST_CONSTANT = 2**26  # most numbers in a computed constant: files store large ones directly
 
 
 class Unknown(Exception):
-    """Something that is not read."""
+    """Something that cannot be read."""
 
 
 class Target(Protocol):
-    """Where calls are put together."""
+    """The graph that calls are added to."""
 
     graph: fx.Graph
     shapes: dict[str, list[int | None]]
@@ -55,17 +55,17 @@ class Call:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the first input is made of numbers alone, of weights or of sizes that the file has."""
+        """Whether the first input is constant: made of weights, or of sizes stated in the file."""
         value = self.inputs[0]
         return isinstance(value, np.ndarray) or (isinstance(value, list) and all(type(n) is int for n in value))
 
     def computed(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Value:
-        """What numpy's function makes of the first input, which is constant; sizes stay a list."""
+        """The result of numpy's function for the constant first input; sizes stay a list."""
         found = function(np.asarray(self.inputs[0]), *arguments, **named)
         return found.tolist() if isinstance(self.inputs[0], list) else found
 
     def constant(self, index: int) -> np.ndarray[Any, Any] | None:
-        """An input that must be a constant; None where it is not given."""
+        """An input that must be a constant; None if omitted."""
         value = self.inputs[index] if index < len(self.inputs) else None
         if isinstance(value, list) and all(isinstance(n, int) for n in value):
             value = np.array(value)
@@ -78,7 +78,7 @@ class Call:
         return None if value is None else torch.tensor(np.array(value, dtype=np.float32))
 
     def setting(self, name: str, index: int, default: Any = None) -> Any:
-        """What older versions have as an attribute and newer ones as an input."""
+        """A setting that is an attribute in older versions and an input in newer ones."""
         if name in self.attributes:
             return self.attributes[name]
         if index < len(self.inputs) and isinstance(self.inputs[index], list):
@@ -90,7 +90,7 @@ class Call:
         return self.target.module(self.name, module, *(inputs or (self.x,)))
 
     def operand(self, value: Value) -> Any:
-        """A value of the network as it is, a constant as torch takes it."""
+        """A value of the network unchanged, a constant as a torch tensor."""
         if not isinstance(value, np.ndarray):
             return value
         if value.ndim == 0:
@@ -108,7 +108,7 @@ class Call:
 
 
 def check_constant(kind: str, numbers: int) -> None:
-    """Raise before a constant is computed that only a file made for it has."""
+    """Raise before computing a constant that only a malicious file would have."""
     if numbers > MOST_CONSTANT:
         raise Unknown(f"the operator {kind} that makes a constant of {numbers:,} numbers")
 

@@ -60,7 +60,7 @@ def gemm(c: Call) -> fx.Node:
 def matmul(c: Call) -> fx.Node:
     weight = c.weight(1)
     if weight is None or weight.ndim != 2:
-        raise Unknown("a MatMul with anything but a constant matrix")
+        raise Unknown("a MatMul with anything except a constant matrix")
     return c.module(_filled(nn.Linear(len(weight), weight.shape[1], False), weight.T, None))
 
 
@@ -70,7 +70,7 @@ def batch_norm(c: Call) -> Value:
     if scale is None or shift is None or mean is None or variance is None:
         raise Unknown("a BatchNormalization without statistics")
     eps, training = c.attributes.get("epsilon", 1e-5), bool(c.attributes.get("training_mode", 0))
-    if c.is_constant:  # weights that are normalised whenever the network runs
+    if c.is_constant:  # weights that are normalised on every run
         weights = torch.tensor(np.asarray(c.inputs[0], dtype=np.float32))
         known = (None, None) if training else (mean, variance)
         return F.batch_norm(weights, known[0], known[1], scale, shift, training, 0.0, eps).numpy()
@@ -88,7 +88,7 @@ def _filled(layer: Any, weight: Tensor, bias: Tensor | None) -> nn.Module:
 
 # -- activations -------------------------------------------------------------------------------------------------------
 
-MODULES: dict[str, Callable[[Call], nn.Module]] = {  # what lowering refuses is refused there, by its name
+MODULES: dict[str, Callable[[Call], nn.Module]] = {  # lowering refuses, by name, those it cannot convert
     "Relu": lambda c: nn.ReLU(),
     "Sigmoid": lambda c: nn.Sigmoid(),
     "Tanh": lambda c: nn.Tanh(),
@@ -137,7 +137,7 @@ def max_pool(c: Call) -> fx.Node:
     if before != after:
         if any(before):
             raise Unknown("a MaxPool that pads more in front than behind")
-        ceil = True  # windows that reach beyond the end are cut there, which is what padding at the end comes to
+        ceil = True  # windows beyond the end are clipped there, which is equivalent to padding at the end
     return c.module(MAX_POOLS[len(kernel)](kernel, stride, before, spacing, ceil_mode=ceil))
 
 
@@ -162,7 +162,7 @@ def _window(c: Call) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 def padding(c: Call, reach: Sequence[int], stride: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Zeros before and after each dimension, from `pads`, or from `auto_pad` where the sizes are in the file."""
+    """Zeros before and after each dimension, from `pads`, or from `auto_pad` if the file states the sizes."""
     dims, how = len(reach), c.attributes.get("auto_pad", "NOTSET")
     if how in ("NOTSET", "VALID"):
         pads = tuple(c.attributes.get("pads") or (0,) * 2 * dims) if how == "NOTSET" else (0,) * 2 * dims
@@ -175,7 +175,7 @@ def padding(c: Call, reach: Sequence[int], stride: Sequence[int]) -> tuple[tuple
         elif n is not None:
             totals.append(max(0, (-(-n // s) - 1) * s + k - n))
         else:
-            raise Unknown(f"auto_pad={how} of an image whose size is not in the file")
+            raise Unknown(f"auto_pad={how} of an image whose size the file does not state")
     small, large = tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)
     return (small, large) if how == "SAME_UPPER" else (large, small)
 
@@ -210,7 +210,7 @@ def resize(c: Call) -> fx.Node:
     mode = {"nearest": "nearest", "linear": "bilinear"}.get(c.attributes.get("mode", "nearest"))
     where = c.attributes.get("coordinate_transformation_mode", "half_pixel")
     if mode is None or c.rank() != 4:
-        raise Unknown(f"a {c.kind} of mode {c.attributes.get('mode')} of a value that is no image")
+        raise Unknown(f"a {c.kind} of mode {c.attributes.get('mode')} of a value that is not an image")
     aligned = {"align_corners": where == "align_corners"} if mode == "bilinear" else {}
     scales = c.attributes.get("scales") or (c.constant(1 if c.kind == "Upsample" else 2) if len(c.inputs) > 1 else None)
     if scales is not None and len(scales) == 4:

@@ -28,21 +28,21 @@ from spikecal.zoo.onnx.sizes import Sizes
 TABLES = (layers, shapes)  # importing them fills OPERATORS
 SUFFIX = ".onnx"
 DOMAINS = ("", "ai.onnx")
-MOST_BYTES = 2**31  # of a file: protobuf's own limit; weights may lie beside it
-NEAR = 1e-3  # of the largest output: what two implementations may differ by
-FREE = 1  # batch of the example where the file leaves it open
+MOST_BYTES = 2**31  # of a file: protobuf's own limit; weights may be in a file beside it
+NEAR = 1e-3  # of the largest output: tolerance between two implementations
+FREE = 1  # batch size of the example if the file leaves it open
 KNOWN_RANKS = range(2, 6)  # of an input: batch, and a vector to a volume
 
 log = logging.getLogger(__name__)
 
 
 def read_onnx(path: Path) -> tuple[nn.Module, Card]:
-    """The network of an ONNX file in eval mode, and what its input says of the images it takes."""
+    """The network of an ONNX file in eval mode, and the card of its images, from its input."""
     file = _loaded(path)
     constants = {tensor.name for tensor in file.graph.initializer}
     shapes = {value.name: _shape(value) for value in file.graph.input if value.name not in constants}
     if not shapes:
-        raise FileError(f"{path} has no input: all that it computes is constant")
+        raise FileError(f"{path} has no input: everything it computes is constant")
     example = tuple(_noise(path, name, shape) for name, shape in shapes.items())
     model = Importer(path, file, shapes).run()
     compare(path, model, example)
@@ -50,17 +50,17 @@ def read_onnx(path: Path) -> tuple[nn.Module, Card]:
 
 
 class Importer:
-    """One walk over the nodes of a file. `values` holds what is known of every name: a traced value or a constant."""
+    """One walk over the nodes of a file. `values` holds a traced value or a constant for every name."""
 
     def __init__(self, path: Path, file: Any, shapes: Mapping[str, list[int | None]]) -> None:
         onnx = _package("onnx", path)
         self.path, self.file, self.onnx = path, file, onnx
         self.root, self.graph = nn.Module(), fx.Graph()
-        self._numbers = defaultdict[str, int](lambda: 1)  # of names that several nodes have
+        self._numbers = defaultdict[str, int](lambda: 1)  # to tell apart nodes with the same name
         self.shapes: dict[str, list[int | None]] = dict(shapes)
         for value in (*file.graph.value_info, *file.graph.output):
             self.shapes[value.name] = _shape(value)
-        self.batch = next(iter(shapes.values()))[0]  # None where it is open
+        self.batch = next(iter(shapes.values()))[0]  # None if open
         self.values: dict[str, Value] = {tensor.name: self._array(tensor) for tensor in file.graph.initializer}
         for name in shapes:
             self.values[name] = self.graph.placeholder(_identifier(name))
@@ -69,7 +69,7 @@ class Importer:
     def _array(self, tensor: Any) -> np.ndarray[Any, Any]:
         try:
             found: np.ndarray[Any, Any] = self.onnx.numpy_helper.to_array(tensor)
-        except (TypeError, ValueError, KeyError) as error:  # the checker lets some sizes and types pass
+        except (TypeError, ValueError, KeyError) as error:  # the checker overlooks some sizes and types
             raise FileError(f"{self.path}: {shown(tensor.name)} is damaged: {first_line(error)}") from error
         return found
 
@@ -96,17 +96,16 @@ class Importer:
 
     def _run(self, node: Any) -> None:
         if node.domain not in DOMAINS or node.op_type not in OPERATORS:
-            raise Unknown(f"the operator {node.op_type}, which is not known")
+            raise Unknown(f"the operator {node.op_type}, which is unknown")
         inputs = [self.values[name] if name else None for name in node.input]
         try:
             attributes = {a.name: _attribute(self.onnx, a) for a in node.attribute}
             call = Call(self, node.op_type, self.name_of(node), inputs, attributes, list(node.input), len(node.output))
             found = OPERATORS[node.op_type](call)
         except (TypeError, ValueError, LookupError, AttributeError, RuntimeError, ArithmeticError) as error:
-            raise Unknown(f"the operator {node.op_type} in a form that is not known ({first_line(error)})") from error
-        found = (
-            np.asarray(found) if isinstance(found, np.generic) else found
-        )  # numpy makes numbers of arrays without sizes
+            raise Unknown(f"the operator {node.op_type} in an unknown form ({first_line(error)})") from error
+        if isinstance(found, np.generic):  # numpy turns arrays without dimensions into numbers
+            found = np.asarray(found)
         several = found if isinstance(found, list) and len(node.output) > 1 else [found]
         self.values |= {name: value for name, value in zip(node.output, several, strict=False) if name}
         for name in node.output:
@@ -124,13 +123,13 @@ class Importer:
         return self.graph.call_module(unique, inputs)
 
     def constant(self, name: str, value: Tensor) -> fx.Node:
-        """A tensor that the network has, for the node of that name."""
+        """A tensor of the network, for the node of that name."""
         unique = self._unique(f"{name}_constant")
         self.root.register_buffer(unique, value)
         return self.graph.get_attr(unique)
 
     def _unique(self, name: str) -> str:
-        """The name, with a number where it is taken."""
+        """The name, with a number if it is taken."""
         unique = name
         while hasattr(self.root, unique) or hasattr(fx.GraphModule, unique):
             self._numbers[name] += 1
@@ -139,46 +138,48 @@ class Importer:
 
 
 class _Sized(fx.Interpreter):
-    """Runs a network on shapes alone, to refuse values that would not fit into memory before they are computed."""
+    """Runs a network on shapes alone, to refuse values too large for memory before computing them."""
 
     def __init__(self, model: nn.Module) -> None:
         shapes: dict[int, Any] = {id(parameter): frozen(parameter.to("meta")) for parameter in model.parameters()}
         shapes |= {id(buffer): buffer.to("meta") for buffer in model.buffers()}
-        super().__init__(copy.deepcopy(model, shapes))  # of the weights nothing is copied
+        super().__init__(copy.deepcopy(model, shapes))  # weights are not copied
         self.extra_traceback, self.room = False, free_memory()
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
         if isinstance(value, Tensor) and value.nbytes > self.room:
-            raise ValueError(f"{n.name} needs {value.nbytes:,} bytes of memory, and {self.room:,} are free")
+            raise ValueError(f"{n.name} needs {value.nbytes:,} bytes of memory, but {self.room:,} are free")
         return value
 
 
 def compare(path: Path, model: nn.Module, example: tuple[Tensor, ...]) -> None:
-    """Raise where the network and onnxruntime differ on an example; without onnxruntime that is not known."""
+    """Raise if the network and onnxruntime differ on an example; without onnxruntime, this is not checked."""
     try:
         with torch.no_grad():
             _Sized(model).run(*(x.to("meta") for x in example))
-            found = model.forward(*example)  # called, a GraphModule prints its own traceback
-    except Exception as error:  # whatever torch says of a graph that makes no sense
-        raise FileError(f"{path} was read, and does not run: {first_line(error)}") from error
+            found = model.forward(*example)  # calling a GraphModule itself would print a traceback
+    except Exception as error:  # whatever torch raises for an invalid graph
+        raise FileError(f"{path} was read, but does not run: {first_line(error)}") from error
     try:
         runtime = import_module("onnxruntime")
     except ImportError:
         log.info("%s was not compared with onnxruntime, which is not installed", path)
         return
     options = runtime.SessionOptions()
-    options.log_severity_level = 4  # what is wrong is said once, by us
+    options.log_severity_level = 4  # we report errors ourselves, once
     try:
         session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         feed = {given.name: _as(given.type, x) for given, x in zip(session.get_inputs(), example, strict=True)}
         expected = session.run(None, feed)
-    except Exception as error:  # onnxruntime has a class of its own for each fault
+    except Exception as error:  # onnxruntime has a class for each fault
         raise FileError(f"{path} cannot be run by onnxruntime: {first_line(error)}") from error
     for mine, other in zip(found if isinstance(found, tuple) else (found,), expected, strict=True):
         scale = max(float(np.abs(other).max()), 1e-6) if other.size else 1.0
         if mine.shape != other.shape or float(np.abs(mine.numpy() - other).max()) > NEAR * scale:
-            raise FileError(f"{path} was read, but its outputs are not onnxruntime's: please report it with the file")
+            raise FileError(
+                f"{path} was read, but its outputs differ from onnxruntime's: please report this with the file"
+            )
 
 
 def _loaded(path: Path) -> Any:
@@ -208,14 +209,14 @@ def _package(name: str, path: Path) -> Any:
 
 
 def _card(path: Path, shape: Sequence[int | None]) -> Card:
-    """What the file says of its first input; how pixels are normalised is not in it."""
+    """The card for the file's first input; the file does not contain the normalisation."""
     height, width = shape[2:] if len(shape) == 4 else (None, None)
     size = None if height is None or width is None else (height, width)
     return Card(name=str(path), size=size, dims=len(shape) - 1, trained=True)
 
 
 def _noise(path: Path, name: str, shape: Sequence[int | None]) -> Tensor:
-    """An example for an input; sizes that the file leaves open are those of a small image."""
+    """An example for an input; open sizes become those of a small image."""
     if len(shape) not in KNOWN_RANKS:
         raise DataError(f"{path}: its input {shown(name)} has {len(shape)} dimensions, not a batch and 1 to 4 more")
     sizes = [shape[0] or FREE, *(n or (3 if d == 1 else 64) for d, n in enumerate(shape[1:], start=1))]
@@ -244,7 +245,7 @@ def _as(kind: str, x: Tensor) -> np.ndarray[Any, Any]:
 
 
 def _identifier(name: str) -> str:
-    """A name that can be a module's: /layer1/conv1/Conv -> layer1_conv1_Conv."""
+    """A valid name for a module: /layer1/conv1/Conv -> layer1_conv1_Conv."""
     plain = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "node"
     if plain == "self" or iskeyword(plain):
         return f"{plain}_"
@@ -252,4 +253,4 @@ def _identifier(name: str) -> str:
 
 
 def _missing(*_: Any) -> None:
-    """Stands for a value that no known operator computes, while the rest is looked at."""
+    """Stands in for a value of an unknown operator, while the rest is checked."""

@@ -1,4 +1,4 @@
-"""Arithmetic and everything about shapes, of values of the network, of their sizes and of constants alike."""
+"""Arithmetic and shapes, for values of the network, their sizes and constants alike."""
 
 import operator
 from collections.abc import Callable
@@ -12,14 +12,14 @@ from torch.nn import functional as F
 
 from spikecal.zoo.onnx.calls import OPERATORS, Call, Unknown, Value, check_constant, reads
 
-MOST_INDICES = 1 << 16  # of one Gather: they become part of the network's code
-END = 1 << 31  # from here on a slice's end is that of the dimension
+MOST_INDICES = 1 << 16  # of one Gather: indices become part of the network's code
+END = 1 << 31  # from here on, a slice ends with the dimension
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
 
 
 def _quotient(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Any:
-    """Of whole numbers, rounded towards zero."""
+    """Integer division, rounded towards zero."""
     return np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))
 
 
@@ -105,7 +105,7 @@ def shape(c: Call) -> Value:
 
 
 def _size(c: Call, dim: int) -> Any:
-    """A size of the first input: a number where the file has it, but for the batch's, which is never fixed."""
+    """A size of the first input: a number if the file states it, except for the batch, which is never fixed."""
     known = (c.target.shapes.get(c.names[0]) or [None] * (dim + 1))[dim]
     if known is not None and dim > 0:
         return known
@@ -116,16 +116,18 @@ def _size(c: Call, dim: int) -> Any:
 def cast(c: Call) -> Value:
     wanted = {1: np.float32, 6: np.int32, 7: np.int64}.get(c.attributes["to"], np.float32)
     if isinstance(c.inputs[0], np.ndarray) or (c.is_constant and wanted is np.float32):
-        return np.asarray(c.inputs[0]).astype(wanted)  # sizes, too: as floats they are divided exactly
-    return c.inputs[0]  # floats stay what the network is in, sizes are whole
+        return np.asarray(c.inputs[0]).astype(wanted)  # sizes as well: as floats they are divided exactly
+    return c.inputs[0]  # floats keep the network's dtype, sizes are integers
 
 
 @reads("Floor", "Ceil", "Round")
 def rounded(c: Call) -> Value:
     if isinstance(c.inputs[0], list) and not c.is_constant and c.kind != "Floor":
-        raise Unknown(f"the operator {c.kind} on a size that the file leaves open")  # division has rounded it down
+        raise Unknown(
+            f"the operator {c.kind} on a size that the file leaves open"
+        )  # division has already rounded it down
     if isinstance(c.inputs[0], list):
-        return c.inputs[0]
+        return c.inputs[0]  # sizes are integers
     if c.is_constant:
         return c.computed({"Floor": np.floor, "Ceil": np.ceil, "Round": np.rint}[c.kind])
     functions = {"Floor": torch.floor, "Ceil": torch.ceil, "Round": torch.round}
@@ -155,7 +157,7 @@ def squeezed(c: Call) -> Value:
     axes = c.setting("axes", 1)
     value = c.inputs[0]
     if isinstance(value, list):
-        return value  # one size, or a list of them: both are lists here
+        return value  # one size or several: both are lists here
     if isinstance(value, np.ndarray):
         return np.expand_dims(value, tuple(axes)) if c.kind == "Unsqueeze" else np.squeeze(value, tuple(axes or ()))
     found = value
@@ -184,7 +186,7 @@ def reshape(c: Call) -> Value:
     if isinstance(value, list):  # sizes; torch.onnx turns pads into a matrix and back
         return np.asarray(value).reshape(wanted) if c.is_constant and len(wanted) > 1 else value
     if c.target.batch is not None and wanted and wanted[0] == c.target.batch:
-        wanted[0] = 0  # written for one batch, and meant for every
+        wanted[0] = 0  # written for one batch size, but meant for all
     kept = [_size(c, d) if type(n) is int and n == 0 else n for d, n in enumerate(wanted)]
     return c.call(torch.reshape, c.x, tuple(kept))
 
@@ -219,7 +221,7 @@ def split(c: Call) -> Value:
     if sizes is None:
         whole = (c.target.shapes.get(c.names[0]) or [])[axis]
         if whole is None or whole % c.outputs:
-            raise Unknown("a Split of a value whose size is not in the file")
+            raise Unknown("a Split of a value whose size the file does not state")
         sizes = [whole // c.outputs] * c.outputs
     found = c.call(torch.split, c.x, tuple(sizes), axis)
     parts = [c.call(operator.getitem, found, i) for i in range(c.outputs)]

@@ -19,7 +19,7 @@ def convolution(
     b: Builder, input: Ref, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
     dilation: Any = 1, groups: int = 1, mode: str = "zeros",
 ) -> Ref:  # fmt: skip
-    """A Conv, after a Pad where torch would pad with anything but the same number of zeros on both sides."""
+    """A Conv, after a Pad unless the padding is the same number of zeros on both sides."""
     weight = b.tensor(weight)
     dims = weight.ndim - 2
     _need_batch(input, dims)
@@ -72,7 +72,7 @@ def transposed_convolution_module(b: Builder, m: Any, input: Ref, output_size: A
 
 def _need_batch(x: Ref, dims: int) -> None:
     if isinstance(x, Ref) and x.ndim != dims + 2:
-        raise Refusal(f"a value of shape {list(x.shape)} where batch, channels and {dims} dimension(s) are expected")
+        raise Refusal(f"a value of shape {list(x.shape)}, not of batch, channels and {dims} dimension(s)")
 
 
 @handles("linear")
@@ -156,7 +156,7 @@ def _times(value: Any, factor: float) -> Any:
 
 def _sum(b: Builder, x: Ref, y: Ref, coefficient: float) -> Ref:
     if x.ndim != y.ndim:
-        raise Refusal(f"a sum of shapes {list(x.shape)} and {list(y.shape)}, which mixes up the images of a batch")
+        raise Refusal(f"a sum of shapes {list(x.shape)} and {list(y.shape)}, which mixes the images of a batch")
     return b.emit(Add(coefficients=[1, coefficient]), x, y)
 
 

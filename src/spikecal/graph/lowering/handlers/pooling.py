@@ -26,7 +26,7 @@ def relu_module(b: Builder, m: Any, input: Ref) -> Ref:
 
 def spike(b: Builder, x: Ref, clip: float | None) -> Ref:
     if x.ndim < 2:
-        raise Refusal("an activation of one number for each image", "squeeze or index after it, not before it")
+        raise Refusal("an activation of one number per image", "squeeze or index after it, not before it")
     return b.emit(Spike(clip=clip, channel=x.channel, ndim=x.ndim), x)
 
 
@@ -39,16 +39,16 @@ def relu6(b: Builder, input: Ref, inplace: bool = False) -> Ref:
 def clamp(b: Builder, input: Ref, min: Any = None, max: Any = None, **named: Any) -> Ref:
     low, high = (_bound(value) for value in (named.get("min_val", min), named.get("max_val", max)))
     if low is None and isinstance(b.graph.nodes[input.name].op, Spike):
-        low = 0.0  # there is nothing below
+        low = 0.0  # no values lie below
     if isinstance(high, Tensor):
         return _clip_by_channel(b, input, low, high)
     if low != 0 or (high is not None and high <= 0):
-        raise Refusal(f"a clamp to [{low}, {high}], which is not from 0 upwards", RELU_HINT)
+        raise Refusal(f"a clamp to [{low}, {high}], which does not start at 0", RELU_HINT)
     return spike(b, input, None if high is None else float(high))
 
 
 def _bound(value: Any) -> Any:
-    """None, a number, or a tensor of several where a clip was learned for each channel."""
+    """None, a number, or a tensor of several if a clip was learned per channel."""
     if isinstance(value, Tensor):
         first = value.flatten()[0]
         return float(first) if bool((value == first).all()) else value
@@ -60,10 +60,10 @@ def _bound(value: Any) -> Any:
 def _clip_by_channel(b: Builder, x: Ref, low: Any, high: Tensor) -> Ref:
     """`clamp(x, 0, alpha)` as `alpha clamp(x / alpha, 0, 1)`: a layer's clip is one number."""
     if low != 0 or not bool((high > 0).all()):
-        raise Refusal(f"a clamp from {low} to several bounds, which is not from 0 upwards", RELU_HINT)
+        raise Refusal(f"a clamp from {low} to several bounds, which does not start at 0", RELU_HINT)
     before = b.graph.nodes[x.name]
     if isinstance(before.op, Spike) and before.op.clip is None:
-        x = b.value(before.inputs[0])  # a ReLU of its own would be a layer of neurons more
+        x = b.value(before.inputs[0])  # a separate ReLU would be another layer of neurons
     return b.affine(spike(b, b.affine(x, 1 / high, part="unit"), 1.0), high, part="clip")
 
 
@@ -72,7 +72,7 @@ def minimum(b: Builder, input: Any, other: Any) -> Ref:
     """`min(relu(x), alpha)`, as learned clips are often written."""
     x, alpha = (input, other) if isinstance(input, Ref) else (other, input)
     if not isinstance(alpha, Tensor):
-        raise Refusal("a minimum that is not that of a value and a constant tensor", RELU_HINT)
+        raise Refusal("a minimum of anything except a value and a constant tensor", RELU_HINT)
     return clamp(b, x, None, alpha)
 
 
@@ -115,7 +115,7 @@ def avg_pool(
 
 
 def _global_pool(b: Builder, x: Ref, kernel: Any, padding: Any) -> Ref:
-    """`F.avg_pool2d(x, x.size(3))`: a kernel as large as the image is the average of all of it."""
+    """`F.avg_pool2d(x, x.size(3))`: a kernel as large as the image averages all of it."""
     kernel = kernel if isinstance(kernel, (tuple, list)) else (kernel,)
     sizes = [example_size(k) for k in kernel] * (_space(x) if len(kernel) == 1 else 1)
     if sizes != list(x.shape[2:]) or any(numbers(padding, len(sizes))):
@@ -196,7 +196,7 @@ def max_pool_module(b: Builder, m: Any, input: Ref) -> Ref:
 
 @handles("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
 def adaptive_max_pool(b: Builder, input: Ref, output_size: Any, return_indices: bool = False) -> Ref:
-    """A max-pool with the kernel that this input size comes to; it is one size for all inputs, or it is refused."""
+    """A max-pool with the kernel for this input size; refused unless that is the same for all inputs."""
     sizes = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * _space(input)
     kernel = []
     for size, wanted in zip(input.fixed[2:], sizes, strict=True):

@@ -12,7 +12,7 @@ from spikecal.graph.lowering.values import Dim, Ref, Refusal, example_size
 from spikecal.graph.ops import Cat, Flatten, Pad, Permute, Reshape, Slice
 from spikecal.graph.ops.shape import WHOLE
 
-MAX_RUNS = 64  # slices that one selection of channels may become
+MAX_RUNS = 64  # most slices for one selection of channels
 BATCH_HINT = "keep dimension 0 the batch, written as x.size(0), x.shape[0] or -1"
 
 
@@ -94,7 +94,7 @@ def unflatten_module(b: Builder, m: Any, input: Ref) -> Ref:
 
 @handles("squeeze")
 def squeeze(b: Builder, input: Ref, dim: Any = None) -> Ref:
-    """A reshape, not an index: it fails where a dimension turns out to be larger than 1 at another input size."""
+    """A reshape, not an index: it fails if a dimension turns out to be larger than 1 at another input size."""
     wanted = range(1, input.ndim) if dim is None else [input.dim(d) for d in _several(dim)]
     gone = {d for d in wanted if input.shape[d] == 1}
     if 0 in wanted and input.shape[0] == 1:
@@ -111,7 +111,7 @@ def unsqueeze(b: Builder, input: Ref, dim: int) -> Ref:
 
 
 def _leading(count: int) -> list[Any]:
-    """Whole slices for the first dimensions; a new or chosen dimension at 0 would push the batch away."""
+    """Whole slices for the first dimensions; a new or selected dimension at 0 would displace the batch."""
     if count == 0:
         raise Refusal("an index into the batch dimension", BATCH_HINT)
     return [WHOLE] * count
@@ -157,12 +157,12 @@ def _index(b: Builder, x: Ref, items: list[Any], chosen: list[int]) -> Ref:
 
 @handles("index_select")
 def index_select(b: Builder, input: Ref, dim: int, index: Any) -> Ref:
-    """A concatenation of slices, one for each run of evenly spaced numbers in the index."""
+    """A concatenation of slices, one per run of evenly spaced numbers in the index."""
     d = input.dim(dim)
     leading, numbers = _leading(d), torch.as_tensor(index)
     if numbers.is_floating_point() or numbers.dtype in (torch.bool, torch.uint8) or numbers.ndim != 1:
         raise Refusal("an index that is not a list of numbers")
-    if input.fixed[d] is None:  # a slice past the end of a smaller image would be no error
+    if input.fixed[d] is None:  # a slice past the end of a smaller image would not raise
         raise Refusal("a list of numbers as index into a dimension whose size depends on the input")
     runs = _runs([n % input.shape[d] for n in numbers.tolist()])
     if len(runs) > MAX_RUNS:
@@ -175,7 +175,7 @@ def index_select(b: Builder, input: Ref, dim: int, index: Any) -> Ref:
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int, int]]:
-    """The numbers as (start, stop, step) of slices, each as long as it can be."""
+    """The numbers as (start, stop, step) of slices, each as long as possible."""
     runs: list[list[int]] = []
     for n in numbers:
         run = runs[-1] if runs else []
@@ -213,7 +213,7 @@ def split(
     b: Builder, tensor: Ref, split_size_or_sections: Any = None, dim: int = 0, *, split_size: Any = None,
     split_sizes: Any = None,
 ) -> tuple[Ref, ...]:  # fmt: skip
-    """Function, method and `split_with_sizes` each call the second argument something else."""
+    """Function, method and `split_with_sizes` have different names for the second argument."""
     d = tensor.dim(dim)
     for given in (split_size, split_sizes):
         split_size_or_sections = given if split_size_or_sections is None else split_size_or_sections
@@ -292,7 +292,7 @@ def stack(b: Builder, tensors: Sequence[Ref], dim: int = 0) -> Ref:
 def repeat(b: Builder, input: Ref, *repeats: Any) -> Ref:
     times = numbers(repeats[0] if isinstance(repeats[0], (tuple, list)) else repeats, 1)
     if len(times) != input.ndim or times[0] != 1 or min(times) < 1:
-        raise Refusal(f"a repetition by {list(times)}, which mixes up the images of a batch")
+        raise Refusal(f"a repetition by {list(times)}, which mixes the images of a batch")
     for d, n in enumerate(times):
         if n > 1:
             input = b.emit(Cat(dim=d), *[input] * n)
@@ -372,7 +372,7 @@ def pixel_unshuffle_module(b: Builder, m: Any, input: Ref) -> Ref:
 
 @handles("contiguous", "clone", "detach", "cpu", "cuda", "float", "double", "half", "bfloat16", "type_as")
 def unchanged(b: Builder, input: Ref, *arguments: Any, **options: Any) -> Ref:
-    """Copies, memory formats and float types: the graph has one float type throughout."""
+    """Copies, memory formats and float types: the graph has a single float type."""
     return input
 
 
