@@ -24,6 +24,7 @@ from spikecal.calibration.calibrators import Calibrator
 from spikecal.calibration.threshold import MMSE, Learned, MaxAct, Percentile
 from spikecal.parts import Absent
 from spikecal.pipeline import CALIBRATORS, PRESETS, THRESHOLDS, Rounding
+from spikecal.rivals.local import LocalBalancing
 from spikecal.usercode import is_own
 
 # Written out, not taken from the classes: a default that drifts must not take its test along.
@@ -101,6 +102,7 @@ OTHER_THRESHOLDS = {
     "percentile": ("percent = 50", Percentile(per="channel", images=16, percent=50)),
     "mmse": ("grid = 17", MMSE(per="channel", images=16, grid=17)),
     "learned": ("grid = 17", Learned(per="channel", images=16, grid=17)),
+    "local balancing": ("rate = 0.5\nrounds = 17", LocalBalancing(per="channel", images=16, rate=0.5, rounds=17)),
 }
 
 
@@ -207,7 +209,7 @@ def test_every_part_has_a_name_in_files() -> None:
     ours = {cls for cls in Calibrator.__subclasses__() if not is_own(cls) and not issubclass(cls, Absent)}
     assert set(CALIBRATORS.values()) == ours
     assert all(cls.label == name for name, cls in CALIBRATORS.items())
-    assert set(THRESHOLDS.values()) == {MaxAct, Percentile, MMSE, Learned}
+    assert set(THRESHOLDS.values()) == {MaxAct, Percentile, MMSE, Learned, LocalBalancing}
 
 
 def test_changed_changes_one_kind_everywhere_and_nothing_else() -> None:

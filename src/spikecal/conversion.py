@@ -29,12 +29,12 @@ from spikecal.arguments import (
 )  # fmt: skip
 from spikecal.calibration.expected import Expected, expected_energy, expected_rate
 from spikecal.calibration.histogram import Histogram
-from spikecal.calibration.images import Inputs, collect
+from spikecal.calibration.images import Inputs, collect, labelled
 from spikecal.calibration.sweep import StageRecord
 from spikecal.choice.heldout import HeldOut
 from spikecal.choice.selection import Decision, decide
 from spikecal.devices import Device, device_of, placed, whatever_the_default
-from spikecal.errors import ConversionError
+from spikecal.errors import ConversionError, DataError
 from spikecal.graph.graph import Graph, describe
 from spikecal.graph.joints import DEFAULT, Joints, checked_joints, staged
 from spikecal.graph.lowering.prepare import unwrapped
@@ -85,8 +85,9 @@ def convert(
     Args:
         model: A trained network of ReLU and linear operations that `torch.fx` can trace. `spikecal.check` shows
             whether it converts.
-        images: A tensor, a dataset or a loader, normalised as in training and not augmented. Labels are ignored.
-        T: Time steps, or a list for one network each. By default 32, or chosen to fit `latency` if that is given.
+        images: A tensor, a dataset or a loader, normalised as in training and not augmented. Labels are ignored, except
+        by the pipelines `"hybrid-train"` and `"qcfs"`, which learn from them.
+    T: Time steps, or a list for one network each. By default 32, or chosen to fit `latency` if that is given.
         pipeline: How to convert: `AUTO`, which tries several pipelines and keeps the best, another preset or its name
             (`"lcp"`, `"acp"`, …), or a `Pipeline`.
         latency: Steps from the first of the input to the last of the output: a number, `"2x"` for twice T or `"+10"`
@@ -125,14 +126,16 @@ def convert(
     model = placed(model, device_of(device))
     home, dtype = home_of(model)
     budget = memory_of(memory, ranks.neighbours, home)
-    chosen = [
-        tuple(x.to(home, dtype) for x in image)
-        for image in collect(images, plan.fixed.images, number_of_inputs(model), seed, image_dims(model))
-    ]
+    given = images, plan.fixed.images, number_of_inputs(model), seed, image_dims(model)
+    found, labels = labelled(*given) if plan.fixed.needs_labels else (collect(*given), None)
+    if labels is None and plan.fixed.needs_labels:
+        raise DataError("this pipeline learns from labels: give pairs of images and labels")
+    chosen = [tuple(x.to(home, dtype) for x in image) for image in found]
     started = time.perf_counter()
     graph = _lowered(model, chosen, keep, plan, joints)
     timings = Timings(lowering=time.perf_counter() - started)
-    identity = partial(_identity, graph, chosen, plan, [choices, seed, list(keep), micro_batch])
+    known = [] if labels is None else [labels.tolist()]
+    identity = partial(_identity, graph, chosen, plan, [choices, seed, list(keep), micro_batch, *known])
     ranks.agree("convert", lambda: {**identity(), "working directory": workdir is not None, "records": records})
     work = None if workdir is None else Workdir(Path(workdir), fingerprint([], identity()), ranks=ranks)
     with watched(ranks.shown(progress)) as watcher, work or nullcontext(), freed_memory_kept():
@@ -147,6 +150,7 @@ def convert(
             progress=watcher,
             workdir=work,
             ranks=ranks,
+            labels=labels,
         )
         show_plan(context, plan, [max(allowed) for allowed, _ in choices])
         result = _calibrated(context, plan, choices, timings, dtype, Origin(joints=joints))

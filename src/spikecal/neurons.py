@@ -1,4 +1,4 @@
-"""What a layer of neurons does with its current: the interface, integrate-and-fire, and its signed form.
+"""What a layer of neurons does with its current: the interface, integrate-and-fire, and its other forms.
 
 A neuron emits integers, its *levels*: 0 is no spike, 1 is a spike. A layer passes on theta times the
 level. Everything is pure except `advance`, which updates the state in place.
@@ -46,6 +46,7 @@ class Neuron:
     name: ClassVar[str] = ""  # in files; by default that of the class
     alphabet: ClassVar[tuple[int, ...]] = (0, 1)  # the levels it can emit, consecutive integers
     floors: ClassVar[bool] = True  # whether its sum of levels is rounded down, which loses half a level on average
+    switches: ClassVar[bool] = False  # whether it sends the changes of its level, and not the level itself
 
     def __init_subclass__(cls) -> None:
         cls.name = cls.name or cls.__name__
@@ -126,8 +127,8 @@ class IntegrateAndFire(Neuron):
         value: Tensor | None,
         levels: Tensor | None,
     ) -> bool:
-        """The same in one loop; a subclass has another `advance` and needs a loop of its own."""
-        if type(self) is not IntegrateAndFire:
+        """The same in one loop; a subclass with another `advance` needs a loop of its own."""
+        if type(self).advance is not IntegrateAndFire.advance:
             return False
         reached = torch.stack([*_falling([cells.theta] * (1 if cells.bias is None else steps), cells.bias)])
         if not loops.fire(current, state["v"], cells.theta, reached, steps, value, total, levels):
@@ -189,6 +190,66 @@ class SignedIntegrateAndFire(IntegrateAndFire):
         return clipped, count.eq_(clipped)
 
 
+@dataclass(frozen=True)
+class TemporalSwitch(IntegrateAndFire):
+    """Integrate-and-fire, whose level is a switch: a spike turns it on, another one off, and in between none is sent.
+
+    That is temporal switch coding (Han and Roy, Deep spiking neural network: energy efficiency through time based
+    coding, ECCV 2020), where synapses go on adding their weight until they are switched off. A neuron that fires n
+    times in a row sends 2 spikes in place of n. If it fires without a break, as all do where every layer waits for all
+    of its input (`latency`), it sends at most 2 however many steps there are.
+    """
+
+    name = "temporal switch"
+    switches = True
+
+    def start(self, cells: Cells, like: Tensor) -> State:
+        """With all switches off."""
+        return {**super().start(cells, like), "on": torch.zeros_like(like)}
+
+
+@dataclass(frozen=True)
+class ResetToZero(Neuron):
+    """`v <- v + I(t) + b`; a spike where `v >= theta`; there `v <- 0`, whatever was above theta (a hard reset).
+
+    What networks were converted to before soft resets (Sengupta et al., Going deeper in spiking neural networks, 2019).
+    """
+
+    name = "reset to zero"
+
+    def advance(self, current: Tensor, state: State, cells: Cells, steps: int) -> Iterator[Tensor]:
+        """Integrate, fire, forget; in place and in floats."""
+        v, stays = state["v"], torch.empty_like(state["v"])
+        for t in range(steps):
+            v.add_(current[t if len(current) > 1 else 0])
+            if cells.bias is not None:
+                v.add_(cells.bias)
+            torch.lt(v, cells.theta, out=stays)
+            v.mul_(stays)
+            yield stays.neg_().add_(1)
+
+    def closed_form(self, current: Tensor, cells: Cells, T: int) -> Tensor:
+        """The first spike comes after `ceil((theta - v(0)) / c)` steps, the others after `ceil(theta / c)` each."""
+        v_init = torch.zeros_like(cells.theta) if cells.v_init is None else cells.v_init
+        each = current if cells.bias is None else current + cells.bias
+        each = each if cells.step_bias is None else each + cells.step_bias[:T].mean(0)
+        first, between = _steps_to(cells.theta - v_init, each), _steps_to(cells.theta, each)
+        return torch.where(first <= T, 1 + ((T - first) / between).floor(), torch.zeros_like(each))
+
+    def slope(self, current: Tensor, cells: Cells, T: int) -> tuple[Tensor, Tensor]:
+        """The slope is taken for 1 where the neuron fires at some steps and not at all of them."""
+        count = self.closed_form(current, cells, T)
+        return count, ((count > 0) & (count < T)).to(current)
+
+
+def _steps_to(distance: Tensor, each: Tensor) -> Tensor:
+    """How many steps of a constant current it takes to come so far; infinity, where it never does."""
+    found = (distance / each.clamp(min=torch.finfo(each.dtype).tiny)).ceil()
+    found = found - ((found - 1) * each >= distance).to(each)  # the quotient may have been rounded up,
+    found = found + (found * each < distance).to(each)  # or down
+    return torch.where((each > 0) | (each >= distance), found.clamp(min=1), torch.full_like(found, torch.inf))
+
+
 def _falling(levels: Sequence[Tensor], bias: Tensor | None) -> Sequence[Tensor]:
     """The threshold at each step for a potential without its bias, for each of `levels` with it."""
     return levels if bias is None else [level - passed * bias for passed, level in enumerate(levels, 1)]
@@ -206,7 +267,9 @@ def initial_potential(v_init: Tensor | None, like: Tensor) -> Tensor:
     return torch.empty_like(like).copy_(v_init.expand(like.shape))
 
 
-NEURONS: dict[str, Neuron] = {neuron.name: neuron for neuron in (IntegrateAndFire(), SignedIntegrateAndFire())}
+NEURONS: dict[str, Neuron] = {
+    neuron.name: neuron for neuron in (IntegrateAndFire(), SignedIntegrateAndFire(), TemporalSwitch(), ResetToZero())
+}
 
 
 def check_neuron(neuron: Any) -> None:

@@ -46,6 +46,7 @@ class Context:
     progress: Progress
     workdir: Workdir | None
     ranks: Ranks = field(default_factory=Ranks)
+    labels: Tensor | None = None  # of the images, where the pipeline learns from them
 
     @cached_property
     def shapes(self) -> Shapes:
@@ -161,7 +162,8 @@ def on_whole_network(
     """Run one phase on the whole network; returns the aim of later sweeps, which is `aim` so far."""
     rounding = partial(set_threshold, T=network.T, pipeline=context.pipeline)
     used = context.images[: images_of(phase)]
-    whole = Whole(context.ann, aim, network, used, context.seed, rounding, context.ranks)
+    labels = None if context.labels is None else context.labels[: len(used)]
+    whole = Whole(context.ann, aim, network, used, context.seed, rounding, context.ranks, labels)
     key = f"T{network.T}/phase{index}"
     seconds = per_image * image_passes(phase, len(whole.images), network.T)
     context.progress.phase(f"T={network.T} {phase.label}", phase.rounds, seconds)

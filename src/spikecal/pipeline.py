@@ -15,8 +15,19 @@ from spikecal.calibration.temporal import TemporalBias
 from spikecal.calibration.threshold import MMSE, Learned, MaxAct, Percentile, Quantiser, Threshold
 from spikecal.calibration.whole import NetworkPhase
 from spikecal.errors import ConfigError
-from spikecal.neurons import NEURONS, IntegrateAndFire, Neuron, SignedIntegrateAndFire, check_neuron
+from spikecal.neurons import (
+    NEURONS,
+    IntegrateAndFire,
+    Neuron,
+    ResetToZero,
+    SignedIntegrateAndFire,
+    TemporalSwitch,
+    check_neuron,
+)
 from spikecal.parts import Own, absent, build, imported, plain, stand_in
+from spikecal.rivals.balancing import ResidualThreshold, SpikeNorm
+from spikecal.rivals.labelled import HybridTraining, LearnedClips
+from spikecal.rivals.local import LocalBalancing
 from spikecal.settings import from_toml, preset
 from spikecal.usercode import code_of, is_own
 
@@ -24,7 +35,13 @@ Rounding = Literal["floor", "bias", "potential", "split"]
 ROUNDINGS = ("floor", "bias", "potential", "split")
 EVENLY = 0.5  # default kappa of split rounding
 
-THRESHOLDS: dict[str, type[Threshold]] = {"maxact": MaxAct, "percentile": Percentile, "mmse": MMSE, "learned": Learned}
+THRESHOLDS: dict[str, type[Threshold]] = {
+    "maxact": MaxAct,
+    "percentile": Percentile,
+    "mmse": MMSE,
+    "learned": Learned,
+    "local balancing": LocalBalancing,
+}
 CALIBRATORS: dict[str, type[Calibrator]] = {
     "bias": Bias,
     "potential": Potential,
@@ -32,8 +49,16 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
     "closed-form weights": ClosedFormWeights,
     "temporal bias": TemporalBias,
     "threshold": RefineThreshold,
+    "spike-norm": SpikeNorm,
+    "residual threshold": ResidualThreshold,
 }
-NETWORK_PHASES: dict[str, type[NetworkPhase]] = {"finetune": FineTune, "read-out": ReadOut}
+KINDS: dict[str, type[Neuron]] = {name: type(neuron) for name, neuron in NEURONS.items()}
+NETWORK_PHASES: dict[str, type[NetworkPhase]] = {
+    "finetune": FineTune,
+    "read-out": ReadOut,
+    "hybrid training": HybridTraining,
+    "learned clips": LearnedClips,
+}
 
 Effort = Literal["low", "normal", "high"]
 EFFORTS = {"low": 5.0, "normal": 20.0, "high": 300.0}  # multiples of the cost of LCP
@@ -129,6 +154,11 @@ class Pipeline:
         return any(part.learns for part in self.parts)
 
     @property
+    def needs_labels(self) -> bool:
+        """Whether a part of it learns from labels."""
+        return any(isinstance(phase, NetworkPhase) and phase.needs_labels for phase in self.sweeps)
+
+    @property
     def slow(self) -> bool:
         """Whether a part takes so long that a killed run should resume inside it."""
         return self.learns or any(isinstance(phase, NetworkPhase) for phase in self.sweeps)
@@ -155,7 +185,7 @@ class Pipeline:
                 else [plain(c, CALIBRATORS) for c in phase]
                 for phase in self.sweeps
             ],
-            **({} if self.neuron == IntegrateAndFire() else {"neuron": plain(self.neuron, {})}),
+            **({} if self.neuron == IntegrateAndFire() else {"neuron": plain(self.neuron, KINDS)}),
         }
 
     @classmethod
@@ -283,9 +313,8 @@ def _phase(settings: Any, own: Own) -> Phase:
 def _neuron(settings: Any, own: Own) -> Neuron:
     if isinstance(settings, str) and settings in NEURONS:
         return NEURONS[settings]
-    kinds = {name: type(neuron) for name, neuron in NEURONS.items()}
     named = {"kind": settings} if isinstance(settings, str) else settings
-    neuron: Neuron = build(named, kinds, Neuron, "neuron", own)
+    neuron: Neuron = build(named, KINDS, Neuron, "neuron", own)
     return neuron
 
 
@@ -301,12 +330,30 @@ FEW_ITERATIONS: dict[str, Any] = {"optimiser": "adam", "lr": 1e-3}
 
 AUTO = Auto()
 
+# Methods of others, each as in its own paper (docs/explanation/rivals.md).
+ROBUST_NORM = Pipeline(threshold=Percentile(percent=99.9), rounding="floor")
+SPIKE_NORM = Pipeline(threshold=MaxAct(), rounding="floor", sweeps=((SpikeNorm(),),), neuron=ResetToZero())
+RMP = Pipeline(threshold=MaxAct(), rounding="floor", sweeps=((ResidualThreshold(),),))
+TSC = dataclasses.replace(RMP, neuron=TemporalSwitch())
+LOCAL_BALANCING = Pipeline(threshold=LocalBalancing(per="channel"), rounding="potential", sweeps=(ReadOut(),))
+HYBRID_TRAIN = Pipeline(threshold=MaxAct(), rounding="floor", sweeps=((SpikeNorm(factor=0.7),), HybridTraining()))
+QCFS = Pipeline(threshold=Learned(), rounding="potential", sweeps=(LearnedClips(),))
+
+RIVALS = {
+    "robust-norm": ROBUST_NORM,
+    "spike-norm": SPIKE_NORM,
+    "rmp": RMP,
+    "tsc": TSC,
+    "local-balancing": LOCAL_BALANCING,
+    "hybrid-train": HYBRID_TRAIN,
+    "qcfs": QCFS,
+}
 PRESETS = {"maxact": MAXACT, "percentile": PERCENTILE, "baseline": BASELINE, "lcp": LCP, "pc": PC, "acp": ACP}
 
 
 def title_of(pipeline: Pipeline) -> str:
     """The name of the preset that differs at most in its numbers of images and iterations, or what it calibrates."""
-    for name, one in PRESETS.items():
+    for name, one in {**PRESETS, **RIVALS}.items():
         if _bare(one) == _bare(pipeline):
             return name.upper()
     return " + ".join(part.label for part in pipeline.parts) or "thresholds only"
@@ -320,13 +367,13 @@ def _bare(pipeline: Pipeline) -> Pipeline:
 
 def resolve(pipeline: Pipeline | str) -> Pipeline:
     """A pipeline, or the preset with that name."""
-    return preset(pipeline, Pipeline, PRESETS, "pipeline")
+    return preset(pipeline, Pipeline, {**PRESETS, **RIVALS}, "pipeline")
 
 
 def resolve_plan(plan: Plan | str) -> Plan:
     """A pipeline or `AUTO`, or the one with that name."""
     if isinstance(plan, Auto) or (isinstance(plan, str) and plan.lower() == "auto"):
         return AUTO if isinstance(plan, str) else plan
-    if isinstance(plan, str) and plan.lower() not in PRESETS:
-        raise ConfigError(f"there is no pipeline {plan!r}: choose from auto, {', '.join(PRESETS)}")
+    if isinstance(plan, str) and plan.lower() not in {**PRESETS, **RIVALS}:
+        raise ConfigError(f"there is no pipeline {plan!r}: choose from auto, {', '.join((*PRESETS, *RIVALS))}")
     return resolve(plan)

@@ -116,9 +116,9 @@ def test_what_cannot_be_promised_is_told() -> None:
             spikecal.exit_rule(snn, x, ann=residual(), agreement=agreement)
     with pytest.raises(DataError, match="at least 4 images"):
         spikecal.exit_rule(snn, x[:3], ann=residual())
-    with pytest.raises(ConfigError, match="for T=5, and the network has T=2"):
+    with pytest.raises(ConfigError, match="for T=5, but the network has T=2"):
         spikecal.evaluate(snn, x, ann=residual(), exit=rule([1.0] * 5))
-    with pytest.raises(ConfigError, match="for T=5, and the network has T=2"):
+    with pytest.raises(ConfigError, match="for T=5, but the network has T=2"):
         rule([1.0] * 5).run(snn, x)
 
 

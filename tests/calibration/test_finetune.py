@@ -139,7 +139,7 @@ def test_rounds_draw_from_the_seed_and_their_number_alone() -> None:
     whole = Whole(context.ann, context.ann, waiting(context, T, 0), context.images, 3, rounding_by(context))
 
     def drawn(number: int, seed: int = 3) -> Tensor:
-        return torch.cat([part[0] for part, _ in QUICK._batch(replace(whole, seed=seed), number)])
+        return torch.cat([part[0] for part, *_ in QUICK._batch(replace(whole, seed=seed), number)])
 
     assert torch.equal(drawn(5), drawn(5))
     assert not torch.equal(drawn(5), drawn(6)) and not torch.equal(drawn(5), drawn(5, seed=4))
@@ -151,7 +151,7 @@ def test_large_images_are_learned_from_in_parts(monkeypatch: pytest.MonkeyPatch)
     start = QUICK.start(whole)
     once = QUICK.advance(whole, start, 0)
     monkeypatch.setattr("spikecal.calibration.finetune.LEARNED_FLOATS", 6000)
-    parts = [share for _, share in QUICK._batch(whole, 0)]
+    parts = [share for _, share, _ in QUICK._batch(whole, 0)]
     assert len(parts) > 2 and sum(parts) == pytest.approx(1)
     found = QUICK.advance(whole, start, 0)
     for key in once:

@@ -59,7 +59,7 @@ class FineTune(NetworkPhase):
         return 4 * self.iterations * min(self.batch, images)
 
     def start(self, whole: Whole) -> State:
-        values = learnable(whole.network.graph, whole.network.T, whole.set_threshold)
+        values = self._values(whole)
         mean, square = ({key: torch.zeros_like(value) for key, value in values.items()} for _ in range(2))
         targets = ann_outputs(whole.ann, batches(whole.images[: self.batch], self.batch, ()))
         variances = {} if are_scores(targets[0]) else {name: variance(name, targets) for name in targets[0]}
@@ -73,22 +73,42 @@ class FineTune(NetworkPhase):
         for key, gradient in self._gradients(whole, state, number).items():
             value, mean, square = (state[f"{part}/{key}"] for part in ("value", "mean", "square"))
             step, mean, square = _adam(mean, square, gradient, number + 1)
-            result["value"][key], result["mean"][key], result["square"][key] = value - rate * step, mean, square
+            moved_by = rate * self._share_of_rate(key) * step
+            result["value"][key], result["mean"][key], result["square"][key] = value - moved_by, mean, square
         return _whole_state(result)
+
+    def _values(self, whole: Whole) -> dict[str, Tensor]:
+        """What is learned, as it is before."""
+        return learnable(whole.network.graph, self._steps(whole), whole.set_threshold)
+
+    def _steps(self, whole: Whole) -> int:
+        """How many levels an activation of the quantised network has."""
+        return whole.network.T
+
+    def _share_of_rate(self, key: str) -> float:
+        """By what the rate is multiplied for one of the values."""
+        return 1.0
+
+    def _loss(
+        self, whole: Whole, inputs: Inputs, chosen: Tensor, found: dict[str, Tensor], variances: dict[str, float]
+    ) -> Tensor:
+        """`[N]`, of images moved; `chosen` are their places among all."""
+        (target,) = ann_outputs(whole.ann, [inputs])
+        with torch.enable_grad():
+            return divergence(target, found, variances, self.temperature)
 
     def _gradients(self, whole: Whole, state: State, number: int) -> dict[str, Tensor]:
         """The gradient of the mean divergence of one batch in all learned parameters."""
         values = _part(state, "value")
         variances = {name: float(found) for name, found in _part(state, "variance").items()}
-        graph = quantised(whole.network.graph, whole.network.T, values, whole.set_threshold)
+        graph = quantised(whole.network.graph, self._steps(whole), values, whole.set_threshold)
         learned = learned_by(graph, values)
         for parameter in learned.values():
             parameter.requires_grad_()
             parameter.grad = torch.zeros_like(parameter)  # for parameters that no output depends on
-        for inputs, share in self._batch(whole, number):
-            (target,) = ann_outputs(whole.ann, [inputs])
+        for inputs, share, chosen in self._batch(whole, number):
             with torch.enable_grad():
-                found = divergence(target, output_values(graph, *inputs), variances, self.temperature)
+                found = self._loss(whole, inputs, chosen, output_values(graph, *inputs), variances)
                 if found.requires_grad:
                     (share * found.mean()).backward()
         whole.add_up([parameter.grad for parameter in learned.values() if parameter.grad is not None])
@@ -104,26 +124,29 @@ class FineTune(NetworkPhase):
         update_pool_units(graph, whole.network.course(whole.images[0]).shapes)
         return aim
 
-    def _batch(self, whole: Whole, number: int) -> Iterator[tuple[Inputs, float]]:
-        """This process's images of a batch in as few parts as memory for activations allows, and the share of each."""
+    def _batch(self, whole: Whole, number: int, steps: int = 1) -> Iterator[tuple[Inputs, float, Tensor]]:
+        """This process's images of a batch in parts, as few as memory for activations of so many steps allows.
+
+        With each part come its share of the batch, and the places of its images among all.
+        """
         generator = torch.Generator().manual_seed((1_000_003 * whole.seed + number) % 2**63)
-        groups: dict[tuple[torch.Size, ...], list[Inputs]] = {}
-        for image in whole.images:
-            groups.setdefault(tuple(x.shape for x in image), []).append(image)
+        groups: dict[tuple[torch.Size, ...], list[int]] = {}
+        for place, image in enumerate(whole.images):
+            groups.setdefault(tuple(x.shape for x in image), []).append(place)
         sizes = torch.tensor([float(len(group)) for group in groups.values()])
         group = list(groups.values())[int(torch.multinomial(sizes, 1, generator=generator))]
-        chosen = torch.randperm(len(group), generator=generator)[: self.batch].tolist()
+        chosen = torch.tensor(group)[torch.randperm(len(group), generator=generator)[: self.batch]]
         seed = int(torch.randint(2**62, (), generator=generator))
         inputs = tuple(
             moved(torch.cat(parts), self.shift, self.flip, seed)
-            for parts in zip(*(group[i] for i in chosen), strict=True)
+            for parts in zip(*(whole.images[i] for i in chosen.tolist()), strict=True)
         )
         shapes = whole.network.course(inputs).shapes
-        most = max(1, LEARNED_FLOATS // sum(math.prod(shape[1:]) for shape in shapes.values()))
+        most = max(1, LEARNED_FLOATS // (steps * sum(math.prod(shape[1:]) for shape in shapes.values())))
         own = whole.share(len(chosen), turn=number)
-        for part in zip(*(x[own].split(most) for x in inputs), strict=True):
-            if len(part[0]):
-                yield part, len(part[0]) / len(chosen)
+        for *part, places in zip(*(x[own].split(most) for x in (*inputs, chosen)), strict=True):
+            if len(places):
+                yield tuple(part), len(places) / len(chosen), places
 
 
 def _adam(mean: Tensor, square: Tensor, gradient: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:

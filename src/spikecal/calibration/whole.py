@@ -33,6 +33,7 @@ class Whole:
     seed: int
     set_threshold: SetThreshold
     ranks: Ranks = field(default_factory=Ranks)
+    labels: Tensor | None = None  # one number an image, for phases that learn from them
 
     def share(self, count: int, turn: int = 0) -> slice:
         """Which of `count` parts this process works on: all, if it is the only one. `turn` rotates the shares."""
@@ -56,12 +57,14 @@ class Whole:
 class NetworkPhase:
     """Base. `images` is how many it looks at, `label` its name on screen; `learns` is whether weights change.
 
+        A phase that `needs_labels` gets those of its images.
     A round draws random numbers from the seed and its own number, so that a resumed phase gives the same bytes.
     """
 
     images: int = 128
     label: ClassVar[str] = ""
     learns: ClassVar[bool] = False
+    needs_labels: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         cls.label = cls.label or cls.__name__

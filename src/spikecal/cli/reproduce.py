@@ -71,6 +71,12 @@ def reproduce(
         int | None,
         typer.Option(min=1, metavar="N", help="Of frontier: steps of latency beyond T. (default 10)"),
     ] = None,
+    rivals: Annotated[
+        bool, typer.Option("--rivals", help="Of cifar: measure the methods that the paper only quotes, too.")
+    ] = False,
+    rows: Annotated[
+        list[str] | None, typer.Option("--row", metavar="LABEL", help="Row to measure; may be repeated. (default all)")
+    ] = None,
     others: Annotated[
         list[str] | None,
         typer.Option(
@@ -109,7 +115,7 @@ def reproduce(
     flags = {"--with": others, "--other": other, "--distilled": distilled, "--distill-iterations": distill_iterations}
     for_sources = [flag for flag, value in flags.items() if value]
     if name is None:
-        if model or weights or data or waits or for_sources:
+        if model or weights or data or waits or rivals or rows or for_sources:
             raise ConfigError("name a table: without NAME, `spikecal reproduce` lists the tables and their networks")
         show(list_tables(full, sizes, data_root, steps or []), json)
         return
@@ -121,9 +127,9 @@ def reproduce(
     )
     asked = Reproduction(
         table=name, models=model or [], weights=options.checkpoints(weights or [], model or []), data=data,
-        data_root=data_root, steps=steps or [], full=full, sizes=sizes, waits=waits, wanted=wanted,
-        for_sources=for_sources, strict=strict, output=output, memory=None if memory is None else parse_bytes(memory),
-        command=_command(context), device=device,
+        data_root=data_root, steps=steps or [], full=full, sizes=sizes, waits=waits, rivals=rivals, wanted=wanted,
+        for_sources=for_sources, rows=rows or [], strict=strict, output=output,
+        memory=None if memory is None else parse_bytes(memory), command=_command(context), device=device,
     )  # fmt: skip
     with bars(json) as progress:
         outcome = reproduce_table(asked, progress, silent if json else aside)

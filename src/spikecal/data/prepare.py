@@ -89,6 +89,21 @@ class Prepared(Dataset[Tensor]):
         return torch.stack(images) if images else torch.empty(0)
 
 
+class PreparedPairs(Dataset[tuple[Tensor, int]]):
+    """The same with the label of each image, for pipelines that learn from them."""
+
+    def __init__(self, data: Data, card: Card) -> None:
+        if data.labels is None:
+            raise DataError(f"{data.name} has no labels, and this pipeline learns from them")
+        self.prepared, self.labels = Prepared(data, card), data.labels
+
+    def __len__(self) -> int:
+        return len(self.prepared)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.prepared[index], int(self.labels[index])
+
+
 class Loader:
     """Batches (images, labels) of a labelled dataset, repeatable in the same order.
 

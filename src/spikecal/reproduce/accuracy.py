@@ -2,10 +2,11 @@
 
 import json
 import statistics
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spikecal.data.prepare import Loader
+from spikecal.data.prepare import Loader, PreparedPairs
 from spikecal.data.sources import subset
 from spikecal.evaluation import accuracy, evaluate
 from spikecal.files import write_whole
@@ -33,11 +34,12 @@ def snn_accuracy(
 ) -> dict[str, Any]:
     """The accuracy of the converted network."""
     assert cell.pipeline is not None
-    images, unreadable = subject.calibration(cell.pipeline.fixed.images, cell.seed, cell.source)
+    pipeline = cell.pipeline.fixed
+    images, unreadable = subject.calibration(pipeline.images, cell.seed, cell.source)
     made = cell.way.make(
         Order(
             model=subject.network,
-            images=images,
+            images=PreparedPairs(images.data, images.card) if pipeline.needs_labels else images,
             plan=cell.pipeline,
             T=cell.T,
             seed=cell.seed,
@@ -56,6 +58,7 @@ def snn_accuracy(
         "spikes": found.spikes / found.images,
         "latency": made.snn.latency,
         **({} if made.kept is None else {"kept": made.kept}),
+        **({"curve": [right / found.images for right in found.rights]} if cell.way.anytime else {}),
         "notes": [f"{record.stage}: {note}" for record in made.records for note in record.notes],
     }
     left_out = len(unreadable) + cell.images - found.images
@@ -75,6 +78,7 @@ class _Tested(NamedTuple):
     rates: float = 0.0
     energies: float = 0.0
     spikes: int = 0
+    rights: tuple[int, ...] = ()  # right answers after every step
 
 
 def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: Progress) -> _Tested:
@@ -96,6 +100,7 @@ def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: 
             sums.rates + found.images * rate,
             sums.energies + found.images * energy,
             sums.spikes + found.spikes,
+            tuple(round(s * found.images) + r for s, r in zip_longest(found.accuracy, sums.rights, fillvalue=0)),
         )
         progress.advance()
         if state is not None and ranks.first:
@@ -107,8 +112,9 @@ def _begun(state: Path | None) -> _Tested:
     """The sums so far; an unreadable file counts as nothing done."""
     try:
         if state is not None and state.exists():
-            batches, right, images, rates, energies, spikes = json.loads(state.read_text())
-            return _Tested(int(batches), int(right), int(images), float(rates), float(energies), int(spikes))
+            batches, right, images, rates, energies, spikes, rights = json.loads(state.read_text())
+            steps = tuple(map(int, rights))
+            return _Tested(int(batches), int(right), int(images), float(rates), float(energies), int(spikes), steps)
     except (ValueError, TypeError):
         pass
     return _Tested()

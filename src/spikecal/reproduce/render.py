@@ -45,7 +45,12 @@ def sections(summary: Summary) -> dict[str, str]:
     if summary["paper"] is None:
         return {**said, "How it was measured": bullets([*summary["differences"], where])}
     said["Differences from the paper"] = bullets([*summary["differences"], where])
-    said["The paper's figures, quoted"] = "\n\n".join(quotes(summary["paper"]))
+    notes = {
+        row["method"]: row["rival"] for network in summary["networks"] for row in network["rows"] if "rival" in row
+    }
+    if notes:
+        said["Methods of others, as they are run here"] = bullets(f"{name}: {note}" for name, note in notes.items())
+    said["The paper's figures, quoted"] = "\n\n".join(quotes(summary["paper"], summary["networks"]))
     return said
 
 
@@ -99,7 +104,8 @@ def measured(summary: Summary, network: dict[str, Any], of: str = "") -> tuple[l
     first = unit(summary["kind"], of)
     rows = []
     for row in network["rows"]:
-        name = f"{row['method']} (not in the paper's table)" if row["added"] else row["method"]
+        name = row["method"] + (" (not in the paper's table)" if row["added"] else "")
+        name += ", measured here" if "rival" in row else ""
         rows.append([name, *(_shown(summary["kind"], row["columns"].get(str(T)), of) for T in summary["T"])])
     if summary["kind"] == "time":
         there = [[row["columns"].get(str(T)) for row in network["rows"]] for T in summary["T"]]
@@ -181,8 +187,8 @@ def _amount(value: float, unit: str, places: int) -> str:
     return f"{value:.0f} %" if abs(value) >= 10 else f"{value:.1f} %"
 
 
-def quotes(paper: dict[str, Any]) -> list[str]:
-    """The paper's table, network by network, with its notes."""
+def quotes(paper: dict[str, Any], networks: Sequence[dict[str, Any]] = ()) -> list[str]:
+    """The paper's table, network by network, with its notes; what was measured of a quoted row stands under it."""
     parts = [f"{paper['caption']} ({paper['label']}; {paper['unit']})."]
     form = ".2f" if paper["unit"] == "accuracy %" else "g"
     for block in paper["blocks"]:
@@ -198,8 +204,32 @@ def quotes(paper: dict[str, Any]) -> list[str]:
                 ann = row.get("ann", block["ann"])
                 own = ["yes" if row.get("bn", block["bn"]) else "no", "" if ann is None else f"{ann:.2f}"]
             rows.append([name, *own, *(_figure(value, form) for value in row["values"])])
+            rows += _measured_here(row, block, paper["columns"], networks) if "quoted" in row else []
         parts += [title, grid(["", *(["BN", "ANN"] if per_row else []), *paper["columns"]], rows)]
     return [*parts, bullets(paper["notes"])]
+
+
+def _measured_here(
+    quoted: dict[str, Any], block: dict[str, Any], columns: Sequence[str], networks: Sequence[dict[str, Any]]
+) -> list[list[str]]:
+    """The same method on our networks of the same family and data, as rows of the quoted table."""
+    family = block["same"]["models"][0].partition("-")[0]
+    rows = []
+    for network in networks:
+        same = network["model"].partition("-")[0] == family and network["data"] in block["same"]["data"]
+        for row in (row for row in network["rows"] if same and "rival" in row and row["method"] == quoted["method"]):
+            anns = ", ".join(f"{from_stored(ann)['score']:.2f}" for ann in network["ann"])
+            there = {T: _score(column) for T, column in row["columns"].items()}
+            figures = [there.get(column.removeprefix("T").lstrip("=≥"), "–") for column in columns]
+            rows.append(
+                [
+                    f"{row['method']}, measured here on {network['model']}",
+                    "yes" if network["bn"] else "no",
+                    anns,
+                    *figures,
+                ]
+            )
+    return rows
 
 
 def _figure(value: Any, form: str) -> str:

@@ -16,7 +16,7 @@ from spikecal.reproduce.render import heading, markdown, measured, sections
 from spikecal.reproduce.run import choose_models, make_plan, pending, run
 from spikecal.reproduce.sources import Wanted
 from spikecal.reproduce.summary import summarise
-from spikecal.reproduce.tables import OURS, TABLES, find
+from spikecal.reproduce.tables import OURS, TABLES, find, with_rows
 from spikecal.tasks.outcome import Line, Outcome, Table, Text, duration
 from spikecal.tasks.task import Say
 
@@ -34,8 +34,10 @@ class Reproduction:
     full: bool  # as in the paper
     sizes: Mapping[str, int | None]  # values of `Sizes` other than the defaults
     waits: int | None  # of the frontier
+    rivals: bool  # whether methods of others are measured too
     wanted: Wanted
     for_sources: Sequence[str]  # the given flags about sources
+    rows: Sequence[str]  # by default all of the table
     strict: bool
     output: Path
     memory: int | None
@@ -45,7 +47,8 @@ class Reproduction:
 
 def reproduce_table(asked: Reproduction, progress: Progress | None, say: Say) -> Outcome:
     """Measure the missing cells, and write the table as JSON and as Markdown."""
-    table = find(asked.table, asked.waits)
+    table = find(asked.table, asked.waits, asked.rivals)
+    table = with_rows(table, asked.rows) if asked.rows else table
     if asked.for_sources and not table.sources:
         raise ConfigError(f"{asked.for_sources[0]} is for the table fakedata, not for {table.name}")
     plan = make_plan(

@@ -173,7 +173,7 @@ def _cells(plan: Plan, subject: Subject) -> list[Cell]:
         images = count if asked is None else min(asked, count)
         if table.measures:
             cells.append(Cell(kind="ann", model=subject.spec, images=images))
-        for row in (row for row in table.rows if sizes.has(row.pipeline, T)):
+        for row in (row for row in table.rows if sizes.has(row.pipeline, T) and T in row.steps(plan.T)):
             pipeline = sizes.of(row.pipeline, table, T)
             once = table.measures and same_for_every_seed(pipeline, available)
             cells += [

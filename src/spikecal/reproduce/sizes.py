@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spikecal.calibration.calibrators import Calibrator, Weights
+from spikecal.calibration.finetune import FineTune
 from spikecal.errors import ConfigError
 from spikecal.pipeline import FEW_ITERATIONS, Auto, Pipeline, Plan
 
@@ -53,6 +54,9 @@ class Sizes:
         """If a table is about numbers of images, they stay."""
         faster = {} if self.iterations >= Weights.iterations else FEW_ITERATIONS
         changed = pipeline.changed(Weights, iterations=self.iterations, batch=self.batch, **faster)
+        changed = changed.mapped(
+            FineTune, lambda phase: replace(phase, iterations=min(phase.iterations, self.iterations))
+        )
         if (most := table.subject.most_images) is not None:
             few = min(self.weights, most)
             return replace(changed, threshold=replace(changed.threshold, images=few)).changed(Calibrator, images=few)

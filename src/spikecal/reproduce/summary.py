@@ -69,11 +69,21 @@ def _network(plan: Plan, subject: Subject, found: Found) -> dict[str, Any]:
     for row in plan.table.rows:
         columns = {}
         for T in plan.T:
-            cells = [cell for cell in own if cell.row == row.label and cell.T == T]
+            cells = [cell for cell in own if cell.row == row.label and (cell.T == T or row.way.anytime)]
             if cells:
-                columns[str(T)] = _column([found[cell] for cell in cells], plan.table)
+                columns[str(T)] = _column([_read(found[cell], cell.T, T) for cell in cells], plan.table)
         rows.append({"method": row.label, "added": row.added, "columns": columns})
+        if row.rival:
+            rows[-1]["rival"] = row.rival
     return {**facts, "rows": _with_paper(plan, subject, rows)}
+
+
+def _read(found: dict[str, Any], made: int, T: int) -> dict[str, Any]:
+    """A cell as it is after T steps: of a run of more steps the score is known, and not the energy."""
+    if made == T:
+        return found
+    kept = {name: value for name, value in found.items() if name not in ("energy", "spikes", "latency")}
+    return {**kept, "score": found["curve"][T - 1]}
 
 
 def _column(found: Sequence[dict[str, Any]], table: Table) -> dict[str, Any]:

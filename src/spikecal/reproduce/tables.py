@@ -1,18 +1,33 @@
 """The rows, time steps and networks of each of the paper's tables."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from spikecal.calibration.calibrators import Bias, Calibrator, Potential, Weights
 from spikecal.calibration.threshold import MMSE, MaxAct, Percentile, Threshold
 from spikecal.errors import ConfigError
-from spikecal.pipeline import ACP, AUTO, BASELINE, LCP, PC, Pipeline, Plan
+from spikecal.pipeline import (
+    ACP,
+    AUTO,
+    BASELINE,
+    HYBRID_TRAIN,
+    LCP,
+    LOCAL_BALANCING,
+    PC,
+    QCFS,
+    RMP,
+    ROBUST_NORM,
+    SPIKE_NORM,
+    TSC,
+    Pipeline,
+    Plan,
+)
 from spikecal.reproduce.detectors import Detector
 from spikecal.reproduce.kinds import SUBJECTS, subject_of
 from spikecal.reproduce.sizes import PAPER, Sizes
 from spikecal.reproduce.subjects import Subject
-from spikecal.reproduce.ways import Converted, TwoPhase, Way
+from spikecal.reproduce.ways import Anytime, Converted, TwoPhase, Way
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +40,13 @@ class Row:
     elsewhere: tuple[str, str] | None = None  # the paper's other table and row that has this one, if any
     source: str = ""  # of the calibration images, from `sources`; by default the network's own
     way: Way = Converted()
+    rival: str = ""  # of a method of others: how it is run here, and what its own paper has that is not here
+    most: int | None = None  # steps up to which it is measured
+
+    def steps(self, T: Sequence[int]) -> list[int]:
+        """The T of its cells, for a table of these: all that it is measured for, or the most where one run is read."""
+        wanted = [one for one in T if self.most is None or one <= self.most]
+        return wanted[-1:] if self.way.anytime else wanted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,11 +313,78 @@ def frontier(waits: int = WAITS) -> Table:
 OURS = {"frontier": frontier()}
 
 
-def find(name: str, waits: int | None = None) -> Table:
-    """The table of that name; `waits` is for the frontier."""
+IMAGES = "Images are currents, not Poisson spikes"
+OTHERS = (
+    Row(
+        label="Robust-Norm",
+        pipeline=ROBUST_NORM,
+        way=Anytime(),
+        rival="the 99.9th percentile of each layer, no rounding, as in its paper.",
+    ),
+    Row(
+        label="Spike-Norm",
+        pipeline=SPIKE_NORM,
+        way=Anytime(),
+        rival=f"maximal inputs and hard resets. {IMAGES}, and its paper takes 2,500 steps.",
+    ),
+    Row(
+        label="RMP",
+        pipeline=RMP,
+        way=Anytime(),
+        rival=f"soft resets, and thresholds as low as the residual allows. {IMAGES}; the paper's T≥512 is 2,048 steps.",
+    ),
+    Row(
+        label="TSC",
+        pipeline=TSC,
+        way=Anytime(),
+        rival="RMP's thresholds; the same accuracy as RMP by construction, and other spikes. Its paper also codes the "
+        "image by switches, which is what makes its neurons fire without a break.",
+    ),
+    Row(
+        label="Local balancing",
+        pipeline=LOCAL_BALANCING,
+        most=32,
+        rival="a threshold a channel, v(0) = θ/2 and delayed read-out; it came after the paper.",
+    ),
+    Row(
+        label="Hybrid Train",
+        pipeline=HYBRID_TRAIN,
+        most=8,
+        rival=f"soft resets without leaks, trained for T by few iterations on few images. {IMAGES}; its paper has 20 "
+        "epochs of all training images, dropout, leaks, and at least 100 steps.",
+    ),
+    Row(
+        label="QCFS",
+        pipeline=QCFS,
+        way=Anytime(),
+        rival="a trained network trained on with 8 levels, by few iterations; its paper, which came after this one, "
+        "trains from the start for 300 epochs.",
+    ),
+)
+
+
+def with_rivals(table: Table) -> Table:
+    """The table with the methods of others, measured."""
+    if table.name != "cifar":
+        raise ConfigError(f"--rivals is for the table cifar, not for {table.name}")
+    return replace(table, rows=(*table.rows, *OTHERS))
+
+
+def with_rows(table: Table, labels: Sequence[str]) -> Table:
+    """The table with these rows alone."""
+    there = [row.label for row in table.rows]
+    if missing := [label for label in labels if label not in there]:
+        raise ConfigError(f"{table.name} has no row {missing[0]!r}; it has {', '.join(there)}")
+    return replace(table, rows=tuple(row for row in table.rows if row.label in labels))
+
+
+def find(name: str, waits: int | None = None, rivals: bool = False) -> Table:
+    """The table of that name; `waits` is for the frontier, `rivals` for the table that quotes methods of others."""
     known = {**TABLES, **OURS}
     if name not in known:
         raise ConfigError(f"there is no table {name!r}: choose from {', '.join(known)}")
+    if rivals:
+        return with_rivals(known[name])
     if waits is None:
         return known[name]
     if name not in OURS:

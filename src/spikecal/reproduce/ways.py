@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -48,6 +48,8 @@ class Made:
 class Way(ABC):
     """A way to make a network. Ways are frozen, as they identify cells."""
 
+    anytime: ClassVar[bool] = False  # whether what it makes does not depend on T: run once, it is read at every T
+
     @abstractmethod
     def make(self, order: Order) -> Made: ...
 
@@ -89,6 +91,16 @@ class Converted(Way):
     def times(self, plan: Plan) -> float:
         tried = plan.times if isinstance(plan, Auto) else 1.0
         return tried if self.latency is None else tried + PLACEMENTS
+
+
+@dataclass(frozen=True)
+class Anytime(Converted):
+    """By `convert` for the most steps of a table; what is made is the same for every T, and is read at every step."""
+
+    anytime: ClassVar[bool] = True
+
+    def depends(self) -> dict[str, Any]:
+        return {"read": "every step"}
 
 
 @dataclass(frozen=True)

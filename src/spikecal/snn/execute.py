@@ -20,7 +20,7 @@ from spikecal.snn.windows import added_up, gathers, over_steps, part
 Shapes = Mapping[str, Sequence[int]]  # node -> shape of its value; dimension 0, the batch, is arbitrary
 CALL_FLOATS = 1_600_000  # most numbers in an average value of one call, over all steps
 PROBES = 3  # images of a pass that computes only shapes: a number unlikely to equal other sizes
-STEP_FLOATS = 1 << 26  # most numbers in the largest value of one call, over all steps: 256 MB
+STEP_FLOATS = 1 << 23  # most numbers in the largest value of one call, over all steps: 32 MB
 
 
 @dataclass
@@ -157,7 +157,8 @@ def emit(
         memory.silence = torch.zeros_like(arriving[:1]) if memory.wait else None
     emitted = memory.due(steps) + flush
     signed = neuron.alphabet[0] < 0
-    value = over_steps(like, emitted) if Want.VALUE in want else None
+    counts_switches = neuron.switches and Want.TOTAL in want
+    value = over_steps(like, emitted) if Want.VALUE in want or counts_switches else None
     total = torch.zeros_like(like) if Want.TOTAL in want else None
     spikes = torch.zeros_like(like) if signed and Want.TOTAL in want else total
     levels = over_steps(like, emitted, whole_numbers(neuron)) if Want.LEVELS in want else None
@@ -181,7 +182,19 @@ def emit(
             if potentials is not None:
                 potentials[t].copy_(neuron.potential(state, own, passed))
             t += 1
+    if counts_switches and value is not None:
+        spikes = switched(value, state["on"])
     return Emission(arriving, steps, emitted, value, total, spikes, levels, potentials)
+
+
+def switched(value: Tensor, on: Tensor) -> Tensor:
+    """How often switches `[steps, N, ...]` are turned on and off `[N, ...]`; `on` is how they were, and is moved on."""
+    count = torch.zeros_like(on)
+    for now in value:
+        level = (now != 0).to(on)
+        count.add_((level - on).abs_())
+        on.copy_(level)
+    return count
 
 
 def _charging(

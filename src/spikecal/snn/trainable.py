@@ -19,6 +19,7 @@ from spikecal.snn.network import SpikingNetwork
 from spikecal.snn.recording import Run
 
 Surrogate = Callable[[Tensor], Tensor]  # slope of a step from 0 to 1, by the distance from it in units of theta
+OVER_TIME = "over_time"  # a method of surrogates that know the slope of every step from the levels [T, N, ...] instead
 
 
 def triangle(distance: Tensor) -> Tensor:
@@ -30,7 +31,8 @@ class Trainable(nn.Module):
     """A copy of a spiking network whose outputs have gradients in all of its parameters, for any training loop.
 
     `forward` is that of the network, spike for spike. Backwards, a level counts as a sum of steps, each with
-    the slope of `surrogate`, and neurons reset by subtraction. `snn` is the network itself: it can be run,
+    the slope of `surrogate`, and neurons reset by subtraction. A surrogate with a method `over_time` gets the levels of
+    all steps and gives the slope of each. `snn` is the network itself: it can be run,
     evaluated and saved at any time. Units of max-pools, gains and the reach of signed neurons are not
     parameters; if max-pools count in units of thresholds, thresholds stay fixed.
     """
@@ -134,10 +136,12 @@ class _Fire(torch.autograd.Function):
         by_charge = torch.empty_like(potentials)  # the gradient in each J
         by_theta = torch.zeros_like(theta)
         by_v = torch.zeros_like(potentials[0])  # in the potential after the step
+        over_time = getattr(ctx.firing.surrogate, OVER_TIME, None)
+        slopes = None if over_time is None else over_time(levels)
         for t in range(len(levels) - 1, -1, -1):
             level = levels[t].to(potentials)
             charge = potentials[t] / theta + level
-            slope = ctx.firing.slope(charge, t)
+            slope = ctx.firing.slope(charge, t) if slopes is None else slopes[t].to(charge)
             difference = passed_on[t] - by_v
             by_theta += (difference * (level - slope * charge)).sum_to_size(theta.shape)
             by_v = by_v + difference * slope

@@ -17,7 +17,7 @@ from spikecal.analysis.timing import timings
 from spikecal.conversion import convert
 from spikecal.data.card import Card
 from spikecal.data.images import Data, FileImages, Unreadable, data_fingerprint, readable
-from spikecal.data.prepare import Prepared
+from spikecal.data.prepare import Prepared, PreparedPairs
 from spikecal.data.sources import DISTILLED, chosen_data, load_data, subset
 from spikecal.detection.sources import KINDS
 from spikecal.distillation.distill import Distilled, distill
@@ -84,7 +84,8 @@ class Classification:
         if asked.strict:
             refuse_unreadable(chosen.name, unreadable)
         started = time.perf_counter()
-        result = convert(network, Prepared(chosen, card), keep=asked.keep, **asked.settings(progress))
+        images = PreparedPairs(chosen, card) if asked.pipeline.fixed.needs_labels else Prepared(chosen, card)
+        result = convert(network, images, keep=asked.keep, **asked.settings(progress))
         made = _Made(asked, result, distilled, distilling + time.perf_counter() - started, unreadable)
         result.describe(card=replace(card, data=card.data if asked.data in (None, DISTILLED) else asked.data).to_dict())
         if distilled is not None:
