@@ -118,7 +118,7 @@ def peak_bytes(stages: Sequence[Stage], shapes: Shapes, T: int, images: int, lea
 
 
 def bits_per_step(stage: Stage) -> int:
-    """Bytes that the cache holds per step of a neuron or a joint."""
+    """Bits that the cache holds per step of a neuron or a joint."""
     return level_bits(stage.end.op.neuron.alphabet) if isinstance(stage.end.op, Spike) else 32
 
 
