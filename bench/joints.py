@@ -10,7 +10,8 @@ how many points they lose relative to analog joints, and `error` its standard er
 photographs as in bench/imagenet_samples.py there are rows of EfficientNet-Lite0, calibrated on 32 of them and tested on
 100, all scaled to 128 x 128 pixels, with every layer waiting one step: without waits its accuracy is close to chance.
 `reaches` are dead zones tried for signed neurons, on training images not used for calibration: how far
-the outputs are from the ANN's (KL divergence), and the share of steps in which signed neurons fire.
+the outputs are from the ANN's (KL divergence), and the share of steps in which signed neurons fire; by LCP at T=16,
+with every layer waiting one step and without waits.
 """
 
 import json
@@ -121,7 +122,8 @@ def main(root: Path | None, files: dict[str, Path]) -> None:
         put(found, row, rows[row])
     for name in TRIED:
         if name in names:
-            try_reaches(found, name, *subject(name), WAYS[0])
+            for way in WAYS[:2] if name != IMAGENET else WAYS[:1]:
+                try_reaches(found, name, *subject(name), way)
 
 
 def put(found: dict[str, Any], row: str, facts: dict[str, Any]) -> None:
@@ -148,6 +150,7 @@ def converted(
     plain = spikecal.convert(one.model, one.seen, T=T, pipeline="baseline", joints=joints, records=False).snn
     waits = {stage.name: way.wait for stage in plain.stages if stage.spiking and way.wait}
     network = spikecal.SpikingNetwork(plain.graph, T, waits)
+    reach = reach or (REACHES["1 to 1/2"] if way.wait else None)
     for stage in network.stages:
         if reach is not None and isinstance(stage.end.op, SignedSpike):
             first, last = reach
@@ -162,11 +165,11 @@ def converted(
 
 
 def try_reaches(found: dict[str, Any], network: str, one: Subject, held: Tensor, way: Way) -> None:
-    """Each dead zone, and analog joints beside them, with every layer waiting one step."""
+    """Each dead zone, and analog joints beside them."""
     rows, batches = found.setdefault("reaches", {}), [(x,) for x in held.split(BATCH)]
     targets = ann_outputs(staged(one.model, (held[:2],), joints="analog"), batches)
     for name, reach in {**REACHES, "analog joints": None}.items():
-        row = f"{network}, {name}"
+        row = f"{network}, {name}" if way.wait else f"{network}, without waits, {name}"
         if row in rows:
             continue
         snn = converted(one, way, "signed" if reach else "analog", reach)
@@ -175,8 +178,8 @@ def try_reaches(found: dict[str, Any], network: str, one: Subject, held: Tensor,
         meter.add((held[:BATCH],), spikes)
         rates = [float(spikes[s.name].double().mean()) / way.T for s in snn.stages if s.kind == "signed neurons"]
         rows[row] = {
-            "network": network, "reach": name, "T": way.T, "images": len(held), "divergence": float(far.mean()),
-            "error": standard_error(far), "energy": meter.result().ratio,
+            "network": network, "wait": way.wait, "reach": name, "T": way.T, "images": len(held),
+            "divergence": float(far.mean()), "error": standard_error(far), "energy": meter.result().ratio,
             "rate": sum(rates) / len(rates) if rates else None,
         }  # fmt: skip
         put(found, row, rows[row])

@@ -305,11 +305,11 @@ def _joints(rows: dict[str, dict[str, Any]]) -> str:
 def _reaches(rows: dict[str, dict[str, Any]]) -> str:
     """Each dead zone of signed neurons."""
     lines = [
-        [of["network"], of["reach"], plus_minus(of["divergence"], of["error"], 3),
+        [of["network"], str(of["wait"]), of["reach"], plus_minus(of["divergence"], of["error"], 3),
          "" if of["rate"] is None else f"{of['rate']:.2f}", f"{of['energy']:.2f}"]
         for of in rows.values()
     ]  # fmt: skip
-    return grid(["network", "reach", "divergence from the ANN", "firing rate of signed neurons", "energy"], lines)
+    return grid(["network", "waits", "reach", "divergence from the ANN", "rate of signed neurons", "energy"], lines)
 
 
 def _tuned(rows: dict[str, dict[str, Any]]) -> str:

@@ -498,5 +498,5 @@ def test_networks_of_one_number_for_each_image(end: str, tmp_path: Path) -> None
     assert torch.allclose(snn.trainable()(x), snn(x)) and torch.allclose(snn.normalized()(x), snn(x), atol=1e-5)
     result.report(tmp_path / "r.html", x)
     assert spikecal.evaluate(snn, x).energy is not None
-    with pytest.raises(ConversionError, match="one number for each image .*; squeeze or index after it"):
+    with pytest.raises(ConversionError, match="one number per image .*; squeeze or index after it"):
         spikecal.convert(nn.Sequential(model, nn.ReLU()), x, T=4)

@@ -288,7 +288,7 @@ def test_what_is_named_and_is_not_there_is_told(mine: Path) -> None:
     for named, said in (
         ("other.py:A", "there is no file other.py"),
         ("mine.py:A", "mine.py has no class 'A'"),
-        ("nowhere.at.all:A", "module nowhere.at.all is not there"),
+        ("nowhere.at.all:A", "module nowhere.at.all is not installed"),
         ("mine.py:Burst", "not a class that derives from spikecal.Calibrator"),
     ):
         (mine.parent / "p.toml").write_text(f'sweeps = [[{{ kind = "{named}" }}]]')
@@ -306,7 +306,7 @@ class Gain(spikecal.Calibrator):
 
 
 def test_settings_that_are_no_fields_are_refused_before_the_work() -> None:
-    with pytest.raises(ConfigError, match=r"Gain cannot be stored: gain is no field of it; make Gain a dataclass"):
+    with pytest.raises(ConfigError, match=r"Gain cannot be stored: gain is not a field of it: make Gain a dataclass"):
         spikecal.convert(residual(), images(8), T=4, pipeline=Pipeline(sweeps=((Gain(2.0),),)))
 
 

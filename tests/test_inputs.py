@@ -123,3 +123,17 @@ def test_vectors_and_signals(model: nn.Module, shape: tuple[int, ...]) -> None:
     found = spikecal.convert(model.eval(), x, T=64, pipeline="lcp")
     labels = model(torch.from_numpy(x).float()).argmax(1).tolist()
     assert spikecal.evaluate(found.snn, (x, labels)).accuracy[-1] > 0.6
+
+
+def test_names_of_images_are_told_how_to_be_read(result: spikecal.Result) -> None:
+    said = r"spikecal.load_images\('folder:x', card\) gives one"
+    with pytest.raises(DataError, match=said):
+        spikecal.convert(residual(), "folder:x")
+    with pytest.raises(DataError, match=said):
+        spikecal.evaluate(result.snn, "folder:x")
+
+
+@pytest.mark.parametrize(("labels", "said"), [(["cat"] * 12, "one of them is 'cat'"), ([], "there are no labels")])
+def test_labels_that_are_none(result: spikecal.Result, labels: list[str], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        spikecal.evaluate(result.snn, (TENSOR, labels))

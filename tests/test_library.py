@@ -55,6 +55,12 @@ def test_load_model_is_that_of_the_command_line() -> None:
     assert isinstance(card, spikecal.Card) and card.size == (32, 32) and not model.training
 
 
+def test_detectors_of_the_command_line_are_there_too() -> None:
+    assert not spikecal.detection.load_detector("retinanet-r18-quarter").training
+    with pytest.raises(ConfigError, match=r"spikecal.detection.load_detector\('retinanet-r18-quarter'\) gives it"):
+        spikecal.load_model("retinanet-r18-quarter")
+
+
 def test_a_result_shows_itself_as_a_table(result: Result) -> None:
     assert len(repr(result)) < 200 and "T=2 LCP, T=4 LCP" in repr(result)
     html = result._repr_html_()

@@ -59,10 +59,10 @@ def test_no_room_is_told_before_anything_runs(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr("spikecal.conversion.histograms", lambda context: pytest.fail("it has started"))
     with monkeypatch.context() as patch:
         patch.setattr("spikecal.planning.free_memory", lambda device: 10_000_000)
-        with pytest.raises(ConfigError, match=r"needs [\d.]+ MB of memory .* and 10.0 MB is free"):
+        with pytest.raises(ConfigError, match=r"needs [\d.]+ MB of memory .* but 10.0 MB is free"):
             spikecal.convert(residual(), images(4), T=T)
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=100))
-    with pytest.raises(ConfigError, match=r"would put [\d.]+ kB of values .* and 100 B is free there: give it more"):
+    with pytest.raises(ConfigError, match=r"would put [\d.]+ kB of values .* but 100 B is free there: give it more"):
         spikecal.convert(residual(), images(4), T=T, memory=1, pipeline="lcp")
 
 
@@ -93,7 +93,7 @@ def test_a_long_conversion_says_its_plan_first(monkeypatch: pytest.MonkeyPatch) 
     reader.lines.clear()
     spikecal.convert(residual(), images(4), T=[4, T], pipeline="lcp", progress=reader)
     plan, *_ = reader.lines
-    assert plan.startswith(f"plan: T={T}, 4 images, 128 images and all steps a call: about ")
+    assert plan.startswith(f"plan: T={T}, 4 images, 128 images and all steps per call: about ")
     assert "of memory (images " in plan and "on disk" not in plan
     spikecal.convert(residual(), images(4), T=T, pipeline="lcp", memory=1, progress=reader)
     assert any(line.startswith("plan") and "kB on disk, in " in line for line in reader.lines)

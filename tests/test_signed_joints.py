@@ -36,6 +36,7 @@ from spikecal.data.images import Data
 from spikecal.graph.joints import analog_readers, in_time
 from spikecal.graph.ops import SignedSpike, Spike, frozen
 from spikecal.neurons import SignedIntegrateAndFire
+from spikecal.phases import closing_reach
 from spikecal.pipeline import Phase
 from spikecal.report.content import build
 from spikecal.report.measure import look
@@ -205,7 +206,7 @@ def test_closed_form_weights_aim_at_both_signs() -> None:
 
 
 def exact(waits: bool) -> SpikingNetwork:
-    """The dyadic network with signed neurons at its trunk, all thresholds a power of two: every sum is exact."""
+    """The dyadic network with signed neurons at its trunk, whose dead zone closes, all thresholds a power of two."""
     graph = spikecal.convert(dyadic(), dyadic_images(8), T=8, pipeline=Pipeline(rounding="potential"), joints="signed")
     snn = graph.snn
     for node in snn.graph.nodes.values():
@@ -214,6 +215,8 @@ def exact(waits: bool) -> SpikingNetwork:
             node.op.theta.data = torch.full_like(node.op.theta, 0.5)
             if node.op.v_init is not None:
                 node.op.v_init.data = torch.full_like(node.op.v_init, 0.25)
+            if isinstance(node.op, SignedSpike):
+                node.op.reach = frozen(closing_reach(node.op.theta, 8))
     names = [stage.name for stage in snn.stages if stage.spiking]
     return SpikingNetwork(snn.graph, 8, {name: 1 + i % 3 for i, name in enumerate(names)} if waits else {})
 
@@ -243,6 +246,9 @@ def test_waits_are_placed_at_them_too() -> None:
     placement = result.origin.placements[8]
     tried = {name for trial in placement["tried"] for name in trial["waits"]}
     assert tried & set(signed_stages(result.snn))
+    for name in signed_stages(result.snn):
+        op = result.snn.graph.nodes[name].op
+        assert isinstance(op, SignedSpike) and (op.reach is not None) == (name in result.snn.waits)
     x = images(3)
     *_, last = (result.snn.step(x) for _ in range(result.snn.latency))
     torch.testing.assert_close(last, result.snn(x), rtol=1e-4, atol=1e-4)

@@ -102,8 +102,8 @@ def _evaluated(
     return totals.evaluation(snn, whole.result(), answers is not None, exits)
 
 
-@together
 @whatever_the_default
+@together
 @torch.no_grad()
 def exit_rule(
     snn: SpikingNetwork,

@@ -71,7 +71,9 @@ def plain(part: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
     settings = dataclasses.asdict(part)
     if loose := [name for name in vars(part) if name not in settings and not hasattr(type(part), name)]:
         cls = type(part).__name__
-        raise ConfigError(f"{cls} cannot be stored: {loose[0]} is no field of it; make {cls} a dataclass(frozen=True)")
+        raise ConfigError(
+            f"{cls} cannot be stored: {loose[0]} is not a field of it: make {cls} a dataclass(frozen=True)"
+        )
     for name, value in settings.items():
         if not is_plain(value):
             raise ConfigError(

@@ -104,6 +104,8 @@ def set_neurons(
     for name, op in layers.items():
         most = reached[name].to(histograms[name].maximum.device, dtype)
         set_threshold(op, pipeline.threshold.within(most, op.clip) / op.neuron.alphabet[-1], network.T, pipeline)
+        if isinstance(op, SignedSpike) and op.theta is not None:
+            op.reach = frozen(closing_reach(op.theta, network.T)) if network.waits.get(name) else None
     if len(pipeline.neuron.alphabet) > 2:
         set_pool_units(network.graph, shapes)
 
@@ -128,13 +130,12 @@ def set_threshold(op: Spike, theta: Tensor, T: int, pipeline: Pipeline) -> None:
     op.theta = frozen(theta)
     op.bias = frozen(steadily * theta / (2 * T)) if steadily else None
     op.v_init = frozen(early * theta / 2) if early else None
-    if isinstance(op, SignedSpike):
-        op.reach = frozen(closing_reach(theta, T))
 
 
 def closing_reach(theta: Tensor, T: int) -> Tensor:
-    """`[T, 1]`: `1 - t / (2 T)` at step t, a dead zone that shrinks until neurons round.
+    """`[T, 1]`: `1 - t / (2 T)` at step t, a dead zone that shrinks until neurons round; for layers that wait.
 
+    Without waits the first spikes of a layer are late, and a wider dead zone would make them later.
     With a constant current, the n-th spike of either sign comes when `|c| t + theta t / (2 T)` reaches `n theta`:
     neurons round by a bias that points away from 0.
     """

@@ -1,4 +1,4 @@
-"""What a conversion needs: memory, disk and time, known before it starts, and refused where there is no room."""
+"""Plan a conversion: estimate memory, disk and time before it starts, and refuse it if there is no room."""
 
 import shutil
 import tempfile
@@ -22,29 +22,29 @@ from spikecal.pipeline import Auto, Plan
 from spikecal.progress import duration, tell
 from spikecal.snn.execute import Shapes, steps_per_call
 
-WORTH_SAYING = 5.0  # seconds of a conversion: what is done sooner needs no plan
+WORTH_SAYING = 5.0  # seconds of a conversion: shorter ones need no plan
 
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """Of the largest sweep of a conversion: how it is cut up, and the bytes it takes."""
+    """The plan of a conversion's largest sweep: how it is split, and the bytes it needs."""
 
     T: int
     images: int
-    at_once: int  # images of a call
-    steps: int  # of a call
+    at_once: int  # images per call
+    steps: int  # per call
     own: int  # bytes of the images
     histograms: int
     working: int  # values of one call
     cached: int  # values between stages, at most
     budget: int  # for all of these
-    folder: Path  # on whose disk the rest goes
-    all_on_disk: bool = False  # a working directory has everything
+    folder: Path  # the rest goes to its disk
+    all_on_disk: bool = False  # a working directory keeps everything
     seconds: float = field(default=0.0, compare=False)
 
     @property
     def held(self) -> int:
-        """Values between stages that memory has room for."""
+        """Bytes of values between stages that fit into memory."""
         return max(0, min(self.cached, self.budget - self.own - self.histograms - self.working))
 
     @property
@@ -63,13 +63,13 @@ class Needs:
         memory = ", ".join(f"{name} {in_words(count)}" for name, count in parts.items())
         disk = f"; {in_words(self.disk)} on disk, in {self.folder}" if self.disk else ""
         return (
-            f"T={self.T}, {self.images:,} images, {self.at_once} images and {steps} a call: about "
+            f"T={self.T}, {self.images:,} images, {self.at_once} images and {steps} per call: about "
             f"{duration(self.seconds)}; {in_words(self.memory)} of memory ({memory}){disk}"
         )
 
 
 def needs(context: Context, T: int) -> Needs:
-    """What the largest sweep of a pipeline takes at T steps. Each of several ranks has a share of the images."""
+    """The plan of a pipeline's largest sweep at T steps. Each of several ranks has a share of the images."""
 
     def share(count: int) -> int:
         return -(-count // context.ranks.count)
@@ -97,9 +97,9 @@ def needs(context: Context, T: int) -> Needs:
 
 
 def peak_bytes(stages: Sequence[Stage], shapes: Shapes, T: int, images: int, learned: int = 0) -> int:
-    """The most that lives at once between stages: floats of the ANN, bits of spikes, a float a step at a joint.
+    """The most alive at once between stages: floats of the ANN, bits of spikes, one float per step at a joint.
 
-    Of the `learned` images a stage with weights has its mean inputs and targets besides.
+    For the `learned` images, a stage with weights also has its mean inputs and targets.
     """
     live: dict[str, int] = {}
     peak = 0
@@ -114,12 +114,12 @@ def peak_bytes(stages: Sequence[Stage], shapes: Shapes, T: int, images: int, lea
 
 
 def bits_per_step(stage: Stage) -> int:
-    """What the cache holds of a neuron for each step, or of a joint."""
+    """Bytes that the cache holds per step of a neuron or a joint."""
     return level_bits(stage.end.op.neuron.alphabet) if isinstance(stage.end.op, Spike) else 32
 
 
 def passes(plan: Plan, T: int) -> float:
-    """The work of a conversion in passes of the ANN over one image: thresholds, sweeps, iterations, what is tried."""
+    """The work of a conversion in passes of the ANN over one image: thresholds, sweeps, iterations, trials."""
     if isinstance(plan, Auto):
         return plan.times * passes(plan.fixed, T)
     phases = plan.sweeps or ((),)
@@ -127,7 +127,7 @@ def passes(plan: Plan, T: int) -> float:
 
 
 def show_plan(context: Context, plan: Plan, steps: Sequence[int]) -> None:
-    """Refuse a conversion that there is no room for; tell of one that takes long, or that goes to disk."""
+    """Refuse a conversion without enough room; report one that takes long or goes to disk."""
     found = needs(context, max(steps))
     check_room(found, free_memory(context.images[0][0].device), free_disk(found.folder))
 
@@ -142,26 +142,26 @@ def show_plan(context: Context, plan: Plan, steps: Sequence[int]) -> None:
 
 
 def check_room(found: Needs, memory: int, disk: int) -> None:
-    """Raise where these bytes, which are free, are too few; the images are in memory already."""
+    """Raise if these free bytes are too few; the images are already in memory."""
     least = found.histograms + found.working
     if least > memory:
         raise ConfigError(
             f"this conversion needs {in_words(least)} of memory ({in_words(found.working)} for one call of "
-            f"{found.at_once} images and {found.steps} steps, {in_words(found.histograms)} for histograms) beside its "
-            f"images, and {in_words(memory)} is free: convert where there is more, or with smaller images"
+            f"{found.at_once} images and {found.steps} steps, {in_words(found.histograms)} for histograms) besides its "
+            f"images, but {in_words(memory)} is free: convert on a larger machine, or with smaller images"
         )
     if found.disk > disk:
         raise ConfigError(
-            f"this conversion would put {in_words(found.disk)} of values between stages into {found.folder}, and "
+            f"this conversion would put {in_words(found.disk)} of values between stages into {found.folder}, but "
             f"{in_words(disk)} is free there: give it more memory, a working directory on a larger disk, fewer than "
             f"{found.images:,} images or fewer steps than {found.T}"
         )
 
 
 def free_disk(folder: Path) -> int:
-    """Bytes that a conversion may have in a folder: what is free, and what a killed one has left there to resume."""
+    """Bytes that a conversion may use in a folder: free ones, and those of a killed conversion to resume."""
     try:
         kept = sum(file.stat().st_size for file in folder.glob("T*/*/*") if file.suffix in (".ann", ".snn"))
         return shutil.disk_usage(folder).free + kept
     except OSError:
-        return NO_LIMIT  # what cannot be looked at is seen when it is written
+        return NO_LIMIT  # an unreadable folder raises when written to

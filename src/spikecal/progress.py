@@ -24,7 +24,7 @@ Watching = Progress | Callable[[str, int, int], Any] | bool | None  # what funct
 
 
 def tell(progress: Progress, line: Callable[[], str | None]) -> None:
-    """A line for people, where somebody reads it: watchers may also have a method `say`."""
+    """Show a line, if anybody reads it: watchers may also have a method `say`."""
     say = getattr(progress, "say", None)
     if say is not None and (text := line()):
         say(text)

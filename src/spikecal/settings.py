@@ -57,7 +57,7 @@ def preset(given: Made | str, kind: type[Made], presets: Mapping[str, Made], wha
         return given
     found = presets.get(given.lower()) if isinstance(given, str) else None
     if found is None and not isinstance(given, str):
-        raise ConfigError(f"a {what} is a {kind.__name__} or a name, not {type(given).__name__}: {given!r:.60}")
+        raise ConfigError(f"a {what} must be a {kind.__name__} or a name, not {type(given).__name__}: {given!r:.60}")
     if found is None:
         raise ConfigError(f"there is no {what} {given!r}: choose from {', '.join(presets)}")
     return found

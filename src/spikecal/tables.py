@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from textwrap import fill
+
+WIDTH = 120  # at least, before a caption is wrapped
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,7 +32,8 @@ class Table:
             return "  ".join(set_flush).rstrip()
 
         rule = "  ".join("-" * width for width in widths)
-        parts = [self.title, line(self.names), rule, *map(line, self.rows), self.caption]
+        caption = [fill(text, max(WIDTH, len(rule))) for text in (self.caption or "").splitlines()]
+        parts = [self.title, line(self.names), rule, *map(line, self.rows), *caption]
         return "\n".join(part for part in parts if part)
 
     __repr__ = __str__

@@ -1,6 +1,7 @@
 """Tensors: their memory layout, and conversion from numpy."""
 
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,14 @@ def as_labels(value: Any) -> Any:
     if isinstance(value, list | tuple) and value and all(isinstance(label, Integral) for label in value):
         return torch.tensor([int(label) for label in value])
     return as_tensor(value)
+
+
+def refuse_names(images: Any) -> None:
+    """Raise where images are only named, as the command line does."""
+    if isinstance(images, str | Path):
+        raise DataError(
+            f"images are a tensor, a dataset or a loader: spikecal.load_images({str(images)!r}, card) gives one"
+        )
 
 
 def one_image(x: Tensor) -> DataError:

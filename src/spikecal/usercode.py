@@ -115,7 +115,7 @@ def _from_file(path: Path, folders: Sequence[Path]) -> ModuleType:
 
 
 def _fingerprint(path: Path) -> str:
-    """Of a file's place, for files of one name may be in two folders, and of its text: after an edit it is another."""
+    """A hash of a file's path, as two folders may have files of the same name, and of its text, which edits change."""
     try:
         text = path.read_bytes()
     except OSError as error:

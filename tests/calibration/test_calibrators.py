@@ -226,7 +226,7 @@ def test_a_rate_is_lowered_to_half_of_where_sgd_diverges_and_not_before(share: f
     limit = 2 * (1 + 0.9) / steepest
     pipeline = only(Weights(iterations=1, batch=8, lr=share * limit))
     record = spikecal.convert(model, x, T=2, pipeline=pipeline).records[0]
-    lowered = [note for note in record.notes if f"learned at {limit / 2:.2g}" in note]
+    lowered = [note for note in record.notes if f"used {limit / 2:.2g}" in note]
     assert len(lowered) == (share > 1)
 
 

@@ -35,7 +35,7 @@ def test_export_and_verify(run: Run, converted: Path) -> None:
 
 def test_what_is_wrong(run: Run, converted: Path) -> None:
     assert "-o" in run("export", "net.snn")[2]
-    fails(run("export", "net.snn", "-o", "net.txt"), "say which format it is to have, one of nir (.nir), onnx (.onnx)")
+    fails(run("export", "net.snn", "-o", "net.txt"), "give the format, one of nir (.nir), onnx (.onnx)")
     fails(run("export", "net.snn", "-o", "net.snn", "--to", "nir"), "already used by the same command")
     fails(run("export", "net.snn", "-o", "net.py", "-T", 5), "5")
     fails(run("export", "net.snn", "-o", "none/net.py"), "there is no folder")
@@ -54,7 +54,7 @@ def test_what_is_wrong(run: Run, converted: Path) -> None:
 def test_spikes_as_data(run: Run, converted: Path) -> None:
     """A bench that gets the currents and the weights finds the spikes of the file; csv and npz have the same."""
     code, out, _ = run("run", "net.snn", "-o", "spikes.npz", "--images", 3, "-T", 4)
-    assert code == 0 and "2 layers, 3 images, 4 steps" in out
+    assert code == 0 and "layers: 2, images: 3, steps: 4" in out
     found = np.load(converted / "spikes.npz")
     current, events = found["current/2"], found["spikes/2"]
     assert current.shape == (3, *found["shape/2"]) and [key for key in found if "current" in key] == ["current/2"]
@@ -83,7 +83,7 @@ def test_chips(run: Run, converted: Path) -> None:
     assert json.loads(out)["fits"] is False and json.loads(out)["limits"]["kernel"]["value"] == 16
     refused = run("export", "net.snn", "-o", "net.py", "--target", "speck")
     fails(
-        refused, "net.snn does not fit SynSense Speck 2f (DYNAP-CNN): 2: it reads an image, and the chip takes events"
+        refused, "net.snn does not fit SynSense Speck 2f (DYNAP-CNN): 2: it reads an image, but the chip takes events"
     )
     code, out, _ = run("export", "net.snn", "-o", "net.py", "--target", "generic", "--json")
     assert code == 0 and json.loads(out)["bits"] == 8

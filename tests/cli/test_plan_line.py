@@ -10,5 +10,5 @@ def test_the_plan_is_shown_first(run: Run, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("spikecal.planning.WORTH_SAYING", 0.0)
     call = ("convert", "resnet20", "-T", 1, "--pipeline", "lcp", "--calibration", 4, "--test", 0)
     code, out, err = run(*call, "-o", tmp_path / "net.snn")
-    assert code == 0 and err.startswith("plan: T=1, 4 images, 128 images and all steps a call: about ")
+    assert code == 0 and err.startswith("plan: T=1, 4 images, 128 images and all steps per call: about ")
     assert "plan:" not in out

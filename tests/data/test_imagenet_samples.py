@@ -31,5 +31,5 @@ def test_classes_are_places_of_wordnet_ids_and_no_class_is_in_both_splits(
     with pytest.raises(ConfigError, match="photographs of 999 classes, not of 1,000"):
         load_data(SPEC, "test")
     monkeypatch.delenv("IMAGENET_SAMPLES")
-    with pytest.raises(ConfigError, match="say where the photographs are"):
+    with pytest.raises(ConfigError, match="to the folder of the photographs"):
         load_data(SPEC, "test")

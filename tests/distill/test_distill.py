@@ -333,7 +333,7 @@ def test_other_outputs_are_matched_by_statistics_alone() -> None:
     body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
     made = spikecal.distill(body, 16, 8, inversion=FEW)
     assert made.labels is None and made.losses[0].statistics is not None
-    assert any("statistics alone" in note for note in made.notes)
+    assert any("statistics are matched" in note for note in made.notes)
 
 
 def test_images_of_the_embedded_network_calibrate_it_better_than_noise(embedded: Distilled) -> None:
@@ -411,14 +411,14 @@ class Bad(nn.Module):
         ({"n": 10**12}, "1,000,000,000,000 images of shape (3, 12, 12) do not fit into"),
         ({"seed": -1}, "seed must be a non-negative integer"),
         ({"batch": 0}, "batch must be an integer of at least 1"),
-        ({"size": None, "card": None}, "does not state the size of its images: run give their size"),
+        ({"size": None, "card": None}, "does not state the size of its images: give their size"),
         ({"size": (1, 2, 3)}, "size must be a side, or height and width"),
         ({"size": 0}, "size must be a side"),
         ({"size": 1}, "does not take images of shape"),
-        ({"card": [CARD, CARD]}, "1 networks and 2 cards"),
+        ({"card": [CARD, CARD]}, "1 networks but 2 cards"),
         ({"card": "resnet20"}, "card must be a Card"),
         ({"inversion": {}}, "inversion must be a spikecal.Inversion"),
-        ({"channels": 1}, "channels is 1, and the card of small says 3"),
+        ({"channels": 1}, "channels is 1, but the card of small says 3"),
         ({"n": 2**40}, "GB: give a smaller n"),
         ({"size": (10**6, 10**6)}, "too large: at most 67,108,864 pixels are allowed"),
         ({"memory": 10**6}, "images at a time need about"),
@@ -454,11 +454,11 @@ def test_images_that_do_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> 
     ("settings", "reason"),
     [
         ({"lr": 0}, "lr must be a positive number"),
-        ({"mix": 2.0}, "mix is a share"),
+        ({"mix": 2.0}, "mix must be a share"),
         ({"flip": 1}, "flip must be true or false"),
         ({"labels": -1}, "labels must be a non-negative number"),
         ({"variation": float("nan")}, "variation must be a non-negative number"),
-        ({"start": "blue"}, "start is pink or white"),
+        ({"start": "blue"}, "start must be pink or white"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], reason: str) -> None:

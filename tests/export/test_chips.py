@@ -26,13 +26,13 @@ def test_what_a_layer_takes() -> None:
 
 def test_what_is_in_the_way() -> None:
     speck = problems("plain", "speck")
-    assert "it reads an image, and the chip takes events" in speck["body.1"]
+    assert "it reads an image, but the chip takes events" in speck["body.1"]
     assert "initial potentials, temporal biases or waits" in speck["body.3"]
-    assert speck["output"][0] == "it is read as numbers, and the chip sends events"
+    assert speck["output"][0] == "it is read as numbers, but the chip sends events"
     assert problems("plain", "loihi2", wait=2)["body.3"] == ()
     trunk = problems("trunk", "generic")
     assert any("a max-pool" in each for of in trunk.values() for each in of)
-    assert any("its input is a current and not spikes" in each for of in trunk.values() for each in of)
+    assert any("its input is a current, not spikes" in each for of in trunk.values() for each in of)
 
 
 def test_delays_and_signed_neurons() -> None:
@@ -56,6 +56,6 @@ def test_every_figure_has_a_source() -> None:
         sourced = dict(chip.sources)
         assert all(not getattr(chip, name) or name in sourced for name in figures)
     with pytest.raises(
-        ConfigError, match="there is no profile of 'truenorth': give generic, loihi2, speck, spinnaker2"
+        ConfigError, match="there is no profile of 'truenorth': choose from generic, loihi2, speck, spinnaker2"
     ):
         chip_called("truenorth")

@@ -119,9 +119,9 @@ def test_an_exported_integer_network(tmp_path: Path) -> None:
 
 def test_what_is_refused(tmp_path: Path) -> None:
     x = images(1)
-    with pytest.raises(ConfigError, match="weights have 4 to 16 bits, not 3"):
+    with pytest.raises(ConfigError, match="weights must have 4 to 16 bits, not 3"):
         spiking(NETWORKS["plain"](), x).export(tmp_path / "net.onnx", x, bits=3)
-    with pytest.raises(DataError, match="images are a tensor .*, not 'onnx'; formats are named by to="):
+    with pytest.raises(DataError, match="images must be a tensor .*, not 'onnx': give the format as to="):
         spiking(NETWORKS["plain"](), x).export(tmp_path / "net", "onnx")  # type: ignore[arg-type]
-    with pytest.raises(ConversionError, match="a max-pool has no whole-number form"):
+    with pytest.raises(ConversionError, match="a max-pool has no integer form"):
         spiking(Trunk(), x).export(tmp_path / "net.onnx", x, bits=8)

@@ -8,7 +8,7 @@ import pytest
 
 from scripts import ROOT
 
-CHOSEN = "nir or loaded_again or faithful"
+CHOSEN = "nir or loaded_again or an_export_that_is_not"
 WANTED = ("torch==2.13.0", "sinabs==3.1.3", "pytest", f"{ROOT}[nir]")
 
 

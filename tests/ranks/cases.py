@@ -160,7 +160,7 @@ def learned(folder: Path) -> dict[str, list[float]]:
     return {**found, "trained": trained(folder)}
 
 
-def refusals() -> Iterator[tuple[str, Callable[[Ranks], Any]]]:
+def refusals(folder: Path) -> Iterator[tuple[str, Callable[[Ranks], Any]]]:
     """Calls that ranks make with something of their own, by what that is."""
 
     def version(ranks: Ranks) -> None:
@@ -184,12 +184,17 @@ def refusals() -> Iterator[tuple[str, Callable[[Ranks], Any]]]:
     )
     detector = tiny_detector()
     yield "detected", lambda ranks: spikecal.detection.evaluate(detector, boxed(3, seed=ranks.rank))
+    own = [folder / f"of rank {i}" for i in range(3)]  # disks that ranks do not share
+    own[0].mkdir(exist_ok=True)
+    (own[0] / "checkpoint").write_text("of a training that rank 0 alone knows of")
+    yield "checkpoint", lambda ranks: trained(own[ranks.rank])
+    yield "directory", lambda ranks: converted(residual(), images(4), T=2, workdir=own[ranks.rank])
 
 
-def refused(ranks: Ranks) -> dict[str, str]:
+def refused(ranks: Ranks, folder: Path) -> dict[str, str]:
     """What each of these is refused with."""
     found = {}
-    for name, call in refusals():
+    for name, call in refusals(folder):
         try:
             call(ranks)
         except spikecal.ConfigError as error:

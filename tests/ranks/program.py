@@ -144,7 +144,7 @@ def all_of(folder: Path, resumed: Path) -> Work:
     def working(ranks: Ranks) -> dict[str, Any]:
         found: dict[str, Any] = {"exact": cases.exact(folder), "learned": cases.learned(folder)}
         found["table"] = cases.reproduced(folder)
-        found["refused"] = cases.refused(ranks)
+        found["refused"] = cases.refused(ranks, folder)
         found["resumed"] = resume(resumed, folder)
         found["at once"] = at_once(ranks, folder)
         found["fetched"] = fetched(ranks, folder)

@@ -510,4 +510,4 @@ def test_advice_on_energy_fits_the_cause(analog: float, even: float, advice: str
     dear = {"id": 0, "T": 32, "label": "net", "energy": 1.8, "break_even": even, "layers": layers}
     found = _energy([dear])
     assert found is not None and found["todo"].startswith(("Convert", "Use", "Fewer")) and advice in found["todo"]
-    assert ("Both cost the same" in found["text"]) is (even >= 1)
+    assert ("both cost the same" in found["text"]) is (even >= 1)

@@ -146,7 +146,7 @@ def test_images_too_large_to_follow_are_said_to_be(
     source: Source, detector: nn.Module, measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = detection.load_boxes(f"voc:{voc(tmp_path)}", "test")
-    monkeypatch.setattr("spikecal.snn.execute.STEP_FLOATS", 4 * 8 * 24 * 32)  # four steps of the largest value
+    monkeypatch.setattr("spikecal.report.detections.HELD_FLOATS", 4 * 8 * 24 * 32)  # four steps of the largest value
     one = detected(measured)
     found = look_at_detector(source, detector, data, one.analog, one.spiking)
     assert set(found.errors) == {2} and set(found.energy) == {2, 6} and found.samples is None

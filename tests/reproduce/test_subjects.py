@@ -90,5 +90,5 @@ def test_a_third_task_is_one_class(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert judged == [("seen", 12.5, 0.0)] * 2
     page = markdown(summary)
     seen = "3 images for all its parts; the paper has 5"
-    for words in ("| mIoU % | T=8 | T=16 |", "Points of mIoU", "Its scenes are small.", seen, "ANN 50.00 %"):
+    for words in ("| mIoU % | T=8 | T=16 |", "In points of mIoU", "Its scenes are small.", seen, "ANN 50.00 %"):
         assert words in page

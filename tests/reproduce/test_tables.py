@@ -178,7 +178,7 @@ def test_time(reproduce: Reproduce, folder: Path) -> None:
         "Potential": 60,
         "Weights": 60,
     }
-    assert "| thresholds, before each of them |" in (folder / "out" / "time.md").read_text()
+    assert "| thresholds, before each of these |" in (folder / "out" / "time.md").read_text()
 
 
 def test_space_is_exact(reproduce: Reproduce) -> None:
@@ -308,7 +308,7 @@ def test_differences_are_said(reproduce: Reproduce) -> None:
         "npz:images.npz has 60 training images, all used for thresholds",
         "a fixed 20 of the 30 test images",
         "3 iterations per layer of 16 images, by Adam at 1e-3, not SGD at 1e-5; the paper has 5,000",
-        "out of 256 images; the paper has 1,024",
+        "from 256 images; the paper has 1,024",
         "Not measured: T=16, 32.",
         "Seeds: 2; the paper has 5",
     ):

@@ -84,7 +84,7 @@ def test_large_images_are_recorded_a_few_steps_at_a_time(monkeypatch: pytest.Mon
 
 
 def test_what_cannot_be_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match=r"record is a list of layers of neurons, as in run.spikes, not True"):
+    with pytest.raises(DataError, match=r"record must be a list of layers of neurons, as in run.spikes, not True"):
         simple()[0].run(images(2, 6), record=True)  # type: ignore[arg-type]
     snn = converted()
     with pytest.raises(DataError, match="no layer of neurons 'relu9': choose from relu"):

@@ -257,10 +257,10 @@ def test_a_loss_that_is_not_finite_ends_it_and_keeps_the_checkpoint(tmp_path: Pa
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"recipe": RECIPE.changed(epochs=5)}, r"another recipe \(epochs 2, not 5\)"),
+        ({"recipe": RECIPE.changed(epochs=5)}, r"different recipe \(epochs 2, not 5\)"),
         ({"recipe": RECIPE.changed(augment=["flip"])}, r"\(augment reflect-crop flip, not flip\)"),
-        ({"model": network(5)}, "another network"),
-        ({"data": images(1)}, "other images"),
+        ({"model": network(5)}, "different network"),
+        ({"data": images(1)}, "different images"),
     ],
 )
 def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
@@ -313,7 +313,7 @@ class Twice(nn.Module):
 @pytest.mark.parametrize(
     ("model", "data", "card", "reason"),
     [
-        (network(3), images(), CARD, "random has a label 3, small 3 classes"),
+        (network(3), images(), CARD, "random has a label 3, but small has 3 classes"),
         (network(), images(labels=False), CARD, "random has no labels"),
         (network(), Data(name="few", images=torch.zeros(3, 3, 8, 8), labels=torch.zeros(3).long()), CARD, "a batch of"),
         (network(), images(), Card(name="grey", mean=(0.5,), std=(0.5,)), "3 channels, but grey takes 1"),

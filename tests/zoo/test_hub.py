@@ -52,7 +52,7 @@ def test_offline_is_one_line_at_once(spec: str) -> None:
 def test_models_without_weights_and_weights_without_models() -> None:
     with pytest.raises(ConfigError, match="pytorchcv has none for this model"):
         load_model("pytorchcv:resnext26_16x4d")
-    with pytest.raises(ConfigError, match="no weights 'NONE' for resnet18: there are IMAGENET1K_V1"):
+    with pytest.raises(ConfigError, match="no weights 'NONE' for resnet18: choose from IMAGENET1K_V1"):
         load_model("torchvision:resnet18.NONE")
     with pytest.raises(ConfigError, match="Invalid pretrained tag"):
         load_model("timm:resnet18.none")
@@ -143,11 +143,11 @@ class TestFetch:
     @pytest.mark.parametrize(
         ("name", "member", "reason"),
         [
-            ("a.pth", None, "sent another a"),
+            ("a.pth", None, "sent a different a"),
             ("b.pth", None, "404"),
             ("a.pth", "a", "not a zip"),
             ("a.zip", "b", "no item named 'b'"),
-            ("a.zip", "a", "sent another a"),
+            ("a.zip", "a", "sent a different a"),
         ],
     )
     def test_nothing_is_left_of_a_failure(
@@ -165,7 +165,7 @@ class TestFetch:
         for name in (f"net-{digest[:8]}.pth", "net-01234567.pth"):
             (tmp_path / "www" / name).write_bytes(self.CONTENT)
         assert hub.from_torch_hub(f"{server}/net-{digest[:8]}.pth").read_bytes() == self.CONTENT
-        with pytest.raises(hub.NotFetched, match="sent another"):
+        with pytest.raises(hub.NotFetched, match="sent a different"):
             hub.from_torch_hub(f"{server}/net-01234567.pth")
 
 

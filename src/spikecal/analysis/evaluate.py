@@ -22,7 +22,7 @@ from spikecal.pipeline import Pipeline
 from spikecal.progress import Progress
 from spikecal.snn.execute import shapes_of
 from spikecal.snn.network import SpikingNetwork
-from spikecal.tensors import as_labels, as_tensor
+from spikecal.tensors import as_labels, as_tensor, refuse_names
 
 BATCH = 250
 EXACT = 1e-9  # rounding of floats that stand for shares of images
@@ -395,6 +395,7 @@ def batches(
     next batch of a dataset or loader is read while one is worked on; a dataset is read by so many `workers` processes,
     0 for none. `note` is shown with the progress, after images per second.
     """
+    refuse_names(data)
     data = as_tensor(data)
     pair, reads = _pair(data), False
     if isinstance(data, Tensor):
@@ -434,6 +435,9 @@ def _pair(data: Any) -> tuple[Tensor, Tensor] | None:
     if not isinstance(data, (tuple, list)) or len(data) != 2:
         return None
     images, labels = as_tensor(data[0]), as_labels(data[1])
+    if isinstance(images, Tensor) and images.ndim > 1 and isinstance(labels, list | tuple):
+        raise DataError(f"labels are whole numbers, one for each image, and one of them is {labels[0]!r:.40}" if labels
+                        else "there are no labels")  # fmt: skip
     tensors = isinstance(images, Tensor) and isinstance(labels, Tensor)
     return (images, labels) if tensors and images.ndim != labels.ndim else None
 

@@ -172,7 +172,7 @@ class Cache:
         return self._memory.get(key)
 
     def free(self, name: str, what: str = "*") -> None:
-        """Let go of all that is kept of a boundary, or of one kind of it."""
+        """Release everything kept of a boundary, or one kind of it."""
         for key in [k for k in self._memory if k[0] == name and (what == "*" or k[2].startswith(what))]:
             self._drop(key)
         if self.folder or self._temporary:

@@ -1,7 +1,8 @@
 """Calibrators: each looks at one stage and returns what to change, without changing anything itself."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
@@ -17,6 +18,9 @@ from spikecal.graph.stages import Stage
 from spikecal.settings import check_types, in_python
 from spikecal.snn.execute import Shapes
 
+CHECKS, PATIENCE = 50, 5  # measurements of the held-out loss, and how many in a row may show no fall
+FALLS = 1e-3  # relative fall that counts
+LOOKED_AT = 32  # held-out images at once
 POWER_STEPS = 10  # of the search for the steepest direction; costs about as much as twenty iterations
 
 
@@ -92,6 +96,9 @@ class Weights(Calibrator):
     `s_in` are the mean incoming spikes, so an iteration is one pass, not T; the floor has gradient 1. The loss is
     summed over all values of an image and averaged over the batch. At a joint there is no neuron and the loss is of the
     mean current. In stages where SGD would diverge, its rate is lowered (`stable_rate`).
+
+    `held_out` is the share of the images that weights are not learned from: a stage stops once the loss on them no
+    longer falls, and keeps the best weights. At 0, as in the paper, it learns from all images in all iterations.
     """
 
     images: int = 1024
@@ -100,6 +107,7 @@ class Weights(Calibrator):
     lr: float = 1e-5
     momentum: float = 0.9
     optimiser: Literal["sgd", "adam"] = "sgd"
+    held_out: float = 0.0
     label = "weights"
     guarded = True
     learns = True
@@ -114,6 +122,8 @@ class Weights(Calibrator):
             raise ConfigError(f"momentum must be in [0, 1), not {self.momentum}")
         if self.optimiser not in ("sgd", "adam"):
             raise ConfigError(f"the optimiser must be 'sgd' or 'adam', not {self.optimiser!r}")
+        if not 0 <= self.held_out <= 0.5:
+            raise ConfigError(f"the share of held-out images must be in [0, 0.5], not {self.held_out}")
 
     def applies(self, stage: Stage) -> bool:
         return bool(stage.weighted())
@@ -125,7 +135,7 @@ class Weights(Calibrator):
         stage = view.stage
         learned = {node.name: node.op.tensors()["weight"].clone().requires_grad_() for node in stage.weighted()}
         parameters = list(learned.values())
-        samples = view.mean_samples(self.images)
+        samples, held = view.mean_samples(self.images).split(self.held_out)
         optimiser: torch.optim.Optimizer
         if self.optimiser == "sgd":
             rate = self.stable_rate(view, samples, learned)
@@ -133,7 +143,8 @@ class Weights(Calibrator):
         else:
             optimiser = torch.optim.Adam(parameters, self.lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.iterations)
-        for _ in range(self.iterations):
+        best = Best()
+        for number in range(1, self.iterations + 1):
             optimiser.zero_grad(set_to_none=True)
             for sample, share in samples.draw(self.batch):
                 with torch.enable_grad():
@@ -143,7 +154,12 @@ class Weights(Calibrator):
             samples.add_up(parameters)
             optimiser.step()
             schedule.step()
-        return Update(weights={name: weight.detach() for name, weight in learned.items()})
+            if held is not None and number % max(1, self.iterations // CHECKS) == 0:
+                best.look(held_out_loss(stage, held, learned, view.T), learned)
+                if best.in_vain == PATIENCE and number < self.iterations:
+                    view.notes.append(f"weights: the held-out loss no longer fell, stopped after {number:,} iterations")
+                    break
+        return Update(weights=best.weights or {name: weight.detach() for name, weight in learned.items()})
 
     def stable_rate(self, view: StageView, samples: Samples, learned: dict[str, Tensor]) -> float:
         """`lr`, or half the lowest rate at which SGD diverges, if `lr` is above that.
@@ -157,6 +173,34 @@ class Weights(Calibrator):
         rate = (1 + self.momentum) / steepest
         view.notes.append(f"weights would diverge at a learning rate of {self.lr:g}: used {rate:.2g}")
         return rate
+
+
+@dataclass
+class Best:
+    """The weights of the least loss so far, and how often it has not fallen since."""
+
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    loss: float = math.inf
+    in_vain: int = 0
+
+    def look(self, loss: float, weights: Mapping[str, Tensor]) -> None:
+        self.in_vain += 1
+        if loss < self.loss:
+            self.in_vain = 0 if loss < (1 - FALLS) * self.loss else self.in_vain
+            self.loss, self.weights = loss, {name: weight.detach().clone() for name, weight in weights.items()}
+
+
+@torch.no_grad()
+def held_out_loss(stage: Stage, held: Samples, weights: dict[str, Tensor], T: int) -> float:
+    """The loss on images that nothing is learned from, over all ranks."""
+    total, end = held.ranks.sum(1, held.device), stage.end.op
+    for sample in held.parts(LOOKED_AT):
+        output = mean_current(stage, sample, weights)
+        if isinstance(end, Spike):
+            cells = end.cells(output.ndim)
+            output = end.neuron.closed_form(output, cells, T) * (cells.theta / T)
+        total.add((output - sample.target).square().sum(dtype=torch.float64).reshape(1))
+    return float(total.total())
 
 
 def mean_current(stage: Stage, sample: Sample, weights: dict[str, Tensor]) -> Tensor:

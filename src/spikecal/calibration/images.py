@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from spikecal.errors import DataError
-from spikecal.tensors import as_labels, as_tensor, one_image
+from spikecal.tensors import as_labels, as_tensor, one_image, refuse_names
 
 Inputs = tuple[Tensor, ...]  # one batch: a tensor for each input of the network
 
@@ -37,6 +37,7 @@ def collect(
     with the network's `inputs` tensors; the rest (labels) is dropped, or with `labels` comes last, one number an
     image. Numpy arrays work like tensors.
     """
+    refuse_names(images)
     generator = torch.Generator().manual_seed(seed)
     images = as_tensor(images)
     if isinstance(images, tuple):

@@ -1,7 +1,7 @@
 """Samples for weights calibration: mean inputs of a stage and the ANN's values at its end, in minibatches."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -28,6 +28,13 @@ class Sample:
         inputs = {name: rows(value, chosen).to(device) for name, value in self.inputs.items()}
         return Sample(inputs, rows(self.target, chosen).to(device), self.shapes)
 
+    def last(self, count: int) -> "Sample":
+        """The last `count` images of all ranks, those of them that are here."""
+        first = self.of - count
+        skip = min(len(self.target), max(0, first - self.first))
+        inputs = {name: value[skip:] for name, value in self.inputs.items()}
+        return Sample(inputs, self.target[skip:], self.shapes, max(0, self.first - first), count)
+
     def own(self, chosen: Tensor) -> Tensor:
         """Turn indices among the images of all ranks into indices among this rank's, dropping the others'."""
         here = chosen - self.first
@@ -53,6 +60,22 @@ class Samples:
         found = group.take(group.own(torch.arange(min(size, most, group.of))), self.device)
         inputs = {name: channels_last(self.ranks.joined(value)) for name, value in found.inputs.items()}
         return Sample(inputs, channels_last(self.ranks.joined(found.target)), found.shapes)
+
+    def split(self, share: float) -> tuple["Samples", "Samples | None"]:
+        """All but the last images of each size, and this share of them, at least one; none of a single image."""
+        held = [0 if share == 0 else min(group.of - 1, max(1, round(share * group.of))) for group in self.groups]
+        if not any(held):
+            return self, None
+        learned = [replace(group, of=group.of - count) for group, count in zip(self.groups, held, strict=True)]
+        last = [group.last(count) for group, count in zip(self.groups, held, strict=True)]
+        return replace(self, groups=learned), replace(self, groups=last)
+
+    def parts(self, size: int) -> Iterator[Sample]:
+        """All images of this rank in order, `size` of them at a time."""
+        for group in self.groups:
+            for part in torch.arange(len(group.target), device=group.target.device).split(size):
+                if len(part):
+                    yield group.take(part, self.device)
 
     def draw(self, size: int) -> Iterator[tuple[Sample, float]]:
         """This rank's images of a minibatch in as few parts as memory allows, and the share of each."""

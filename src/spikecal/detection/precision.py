@@ -34,7 +34,7 @@ class Precision:
     classes: Mapping[str, float]
     images: int
     unreadable: Unreadable = field(default_factory=dict)
-    energy: Energy | None = None
+    energy: Energy | None = field(default=None, repr=False)  # many lines
 
     def to_dict(self) -> dict[str, Any]:
         facts = {"map": self.map, "map50": self.map50, "classes": dict(self.classes), "images": self.images}

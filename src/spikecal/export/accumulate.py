@@ -1,4 +1,4 @@
-"""The reference run of a network in whole numbers: int64 sums, and accumulators that saturate."""
+"""The reference run of a network in integers: int64 sums, and accumulators that saturate."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ from spikecal.export.simulate import Trains
 
 @dataclass(frozen=True)
 class Accumulated:
-    """What a run in whole numbers did: its trains, and how often a potential left the accumulator's range."""
+    """The result of an integer run: its trains, and how often a potential left the accumulator's range."""
 
     trains: Trains
     saturated: int
@@ -38,7 +38,7 @@ def run_integers(made: Integers, images: Tensor, width: int = 32) -> Accumulated
 
 @torch.no_grad()
 def accumulate(made: Integers, images: Tensor, width: int = 32) -> Accumulated:
-    """The network on images in whole numbers, in int64 sums and saturating accumulators: no float is in it."""
+    """Run the network on images in integers, with int64 sums and saturating accumulators, without any floats."""
     netlist, units, limit = made.netlist, made.units, 2 ** (width - 1) - 1
     values: dict[str, Tensor] = {netlist.image.name: frames(images.long(), netlist.T, netlist.latency, 0)}
     readers = {name: node.name for node in netlist.nodes.values() for name in node.inputs}
@@ -74,7 +74,7 @@ def accumulate(made: Integers, images: Tensor, width: int = 32) -> Accumulated:
 
 
 def _fire(netlist: Netlist, node: Neurons, x: Tensor, unit: Tensor, limit: int) -> tuple[Tensor, int]:
-    """The levels of neurons for whole currents `[latency, N, C, ...]`, and how often a potential left its range."""
+    """The levels of neurons for integer currents `[latency, N, C, ...]`, and how often a potential left its range."""
     sides = (1,) * (len(node.shape) - 1)
     theta = unit.expand(node.shape[0]).reshape(-1, *sides)
     reaches = None if node.reach is None else node.reach.double().reshape(len(x), -1, *sides) * theta
@@ -96,7 +96,7 @@ def _fire(netlist: Netlist, node: Neurons, x: Tensor, unit: Tensor, limit: int) 
 
 
 def _signed(v: Tensor, reach: Tensor) -> Tensor:
-    """+1 where `v >= reach` and -1 where `v < -reach`; potentials are whole, so whole numbers do for both."""
+    """+1 where `v >= reach` and -1 where `v < -reach`; potentials are integers, so integer bounds suffice."""
     return (v >= reach.ceil().long()).long() - (v < -reach.floor().long()).long()
 
 

@@ -1,4 +1,4 @@
-"""Bounds of what values can be at one step: how large a gate has to be, and how wide an accumulator."""
+"""Bounds of values at one step, which determine the size of gates and the width of accumulators."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def added(ranges: Sequence[Range]) -> Range:
 def range_of(node: Node, inputs: Sequence[Range]) -> Range:
     """Of a node's value, from those of its inputs."""
     if isinstance(node, Image):
-        return _with_zero((node.low.double(), node.high.double()))  # it is zero in the end
+        return _with_zero((node.low.double(), node.high.double()))  # it is zero at the end
     if isinstance(node, Neurons):
         one = torch.ones(node.shape[0], dtype=torch.double)
         return one * node.neuron.alphabet[0], one * node.neuron.alphabet[-1]
@@ -34,7 +34,7 @@ def range_of(node: Node, inputs: Sequence[Range]) -> Range:
     elif isinstance(node, Flatten):
         places = node.shape[0] // len(low)
         low, high = low.repeat_interleave(places), high.repeat_interleave(places)
-    return low, high  # of a max-pool too: no increment exceeds the largest input
+    return low, high  # also of a max-pool: no increment exceeds the largest input
 
 
 def _weighted(node: Conv | Linear, low: Tensor, high: Tensor) -> Range:

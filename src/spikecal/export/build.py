@@ -1,4 +1,4 @@
-"""From a spiking network to a netlist: thresholds folded, pools summed, everything that depends on time on a clock."""
+"""From a spiking network to a netlist: fold thresholds, sum pools, put everything that depends on time on a clock."""
 
 from collections import ChainMap
 from dataclasses import replace
@@ -16,6 +16,8 @@ from spikecal.graph.graph import Node as Operation
 from spikecal.graph.ops import Joint, Spike
 from spikecal.snn.network import SpikingNetwork
 
+POTENTIALS = 'calibrate with Potential(per="channel"), or without potentials (--pipeline lcp)'
+
 
 def netlist_of(snn: SpikingNetwork, image: Tensor, low: Tensor, high: Tensor) -> Netlist:
     """The netlist of a network, in float64, for images like `image` `[1, C, ...]` from `low` to `high` `[C]`."""
@@ -26,7 +28,7 @@ def netlist_of(snn: SpikingNetwork, image: Tensor, low: Tensor, high: Tensor) ->
     for stage in snn.stages:
         delays = snn.windows.delays(stage)
         late = {name: build.delayed(values[name], steps) for name, steps in delays.items()}
-        known = ChainMap(late, values) if late else values  # what moves late values is not for other stages
+        known = ChainMap(late, values) if late else values  # delays of late values are not for other stages
         for node in stage.nodes:
             if node.name not in known or late:
                 known[node.name] = _value(build, node, [known[name] for name in node.inputs])
@@ -47,16 +49,15 @@ def _value(build: Builder, node: Operation, inputs: list[Value]) -> Value:
 
 
 def _check_ends(snn: SpikingNetwork) -> None:
-    """Raise where a network has several inputs or outputs, or an end that is not part of it."""
+    """Raise if a network has several inputs or outputs, or an analog head."""
     inputs, outputs = snn.graph.inputs(), snn.graph.outputs()
     if len(inputs) != 1:
-        raise ConversionError("input", f"the network has {len(inputs)} inputs", "export a network with one")
+        raise ConversionError("input", f"the network has {len(inputs)} inputs", "convert a model that takes one")
     if len(outputs) != 1:
-        raise ConversionError(
-            "output", f"the network has {len(outputs)} outputs ({', '.join(outputs)})", "export a network with one"
-        )
+        found = f"the network has {len(outputs)} outputs ({', '.join(outputs)})"
+        raise ConversionError("output", found, "convert a model that returns one of them")
     if snn.graph.head is not None:
-        raise ConversionError("output", "the network has an analog head", "convert without keep=[...]")
+        raise ConversionError("output", "the network has an analog head", "convert without keep=[...] (--keep)")
 
 
 def _current(snn: SpikingNetwork, node: Operation, arriving: Value) -> Value:
@@ -78,7 +79,7 @@ def _neurons(build: Builder, node: Operation, value: Value) -> Value:
     if len(value.shape) > 1 and op.channel != 1:
         refuse(node, f"channels at dimension {op.channel}", "put them at dimension 1")
     if op.v_init is not None and op.v_init.ndim > 1:
-        refuse(node, "an initial potential for each neuron", 'calibrate with Potential(per="channel")')
+        refuse(node, "an initial potential for each neuron", POTENTIALS)
     if op.bias is not None:
         value = value.plus(build.during(node, by_channel(op.bias, channels)))
     if op.step_bias is not None:
@@ -107,7 +108,7 @@ def _neurons(build: Builder, node: Operation, value: Value) -> Value:
 
 
 def _reach(op: Spike, channels: int, start: int, latency: int) -> Tensor | None:
-    """What fires at each step of the whole run; steps outside the window do not matter."""
+    """The reach at each step of the whole run; steps outside the window do not matter."""
     own = op.tensors().get("reach")
     if own is None:
         return None
@@ -140,7 +141,7 @@ def _drop_unread(netlist: Netlist) -> None:
 
 
 def _fold_mix(netlist: Netlist, node: Node) -> None:
-    """Multiply a scale per channel, or a matrix, into the weights before it where nothing else reads these."""
+    """Fold a scale per channel, or a matrix, into the weights before it if nothing else reads these."""
     if not isinstance(node, Conv | Linear) or len(node.inputs) != 1:
         return
     before = netlist.nodes[node.inputs[0]]
@@ -155,7 +156,7 @@ def _fold_mix(netlist: Netlist, node: Node) -> None:
 
 
 def _product(node: Conv | Linear, before: Node) -> Node | None:
-    """`node` of `before` as one node, or None where that is not simply other weights."""
+    """`node` of `before` as one node, or None if different weights do not suffice."""
     if isinstance(node, Linear) and isinstance(before, Linear):
         bias = _sum(None if before.bias is None else node.weight @ before.bias, node.bias)
         return replace(before, shape=node.shape, weight=node.weight @ before.weight, bias=bias)
@@ -173,7 +174,7 @@ def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 def _fold_constants(netlist: Netlist) -> None:
-    """Make a clock that ticks alike at every step the bias of weights beside it, but for its first step."""
+    """Turn a constant clock into the bias of weights beside it, except at its first step."""
     for reader in list(netlist.nodes.values()):
         clock = next((netlist.nodes[name] for name in reader.inputs if isinstance(netlist.nodes[name], Clock)), None)
         weighted = next((name for name in reader.inputs if _alone(netlist, name)), None)

@@ -1,4 +1,4 @@
-"""What the walk over a network's graph shares: the netlist so far, bounds of its values, and time."""
+"""Shared state of the walk over a network's graph: the netlist so far, bounds of its values, and time."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,20 +17,20 @@ from spikecal.snn.network import SpikingNetwork
 
 
 class Builder:
-    """A netlist under construction. A scale goes along with each value until there are weights that take it."""
+    """A netlist under construction. A scale accompanies each value until weights absorb it."""
 
     def __init__(self, snn: SpikingNetwork, image: Tensor, low: Tensor, high: Tensor) -> None:
         self.snn = snn
         self.shapes: dict[str, Shape] = {name: tuple(of[1:]) for name, of in snn.course((image,)).shapes.items()}
         self.netlist = Netlist(snn.T, snn.latency, snn.warm_up if snn.warm_up < snn.T else 0)
         self.ranges: dict[str, Range] = {}
-        self.starts: dict[str, int] = {}  # the first step at which a node can be anything but 0
+        self.starts: dict[str, int] = {}  # the first step at which a node can be nonzero
         self._delays: dict[tuple[str, int], str] = {}
         self._arrivals = {node.name: snn.windows.arrival(stage) for stage in snn.stages for node in stage.nodes}
         self.add(Image(name="image", shape=tuple(image.shape[1:]), low=low, high=high))
 
     def add(self, node: Node) -> str:
-        """Enter a node, and what is known of its value; returns the name it got."""
+        """Add a node, with the bounds of its value; returns its name."""
         name = self.netlist.add(node)
         self.ranges[name] = range_of(node, [self.ranges[source] for source in node.inputs])
         earliest = min((self.starts[source] for source in node.inputs), default=0)
@@ -39,7 +39,7 @@ class Builder:
         return name
 
     def delayed(self, value: Value, steps: int) -> Value:
-        """The value so many steps later; delay lines of the same node and length are one."""
+        """The value `steps` later; delay lines of the same node and length are shared."""
         terms = tuple(Term(self._delay(term.node, steps), term.mix) for term in value.terms)
         constant = value.constant
         if constant is not None:
@@ -63,7 +63,7 @@ class Builder:
         return found if ticking is None else [*found, self.add(ticking)]
 
     def without_constant(self, node: Operation, value: Value) -> Value:
-        """The value with its constant as a term: for operations that treat borders in another way."""
+        """The value with its constant as a term, for operations that treat borders differently."""
         if value.constant is None:
             return value
         ticking = clock(f"{node.name}.clock", value.shape, value.constant)
@@ -71,14 +71,14 @@ class Builder:
         return Value((*value.terms, *more), value.shape)
 
     def during(self, node: Operation, values: Tensor) -> Tensor:
-        """Numbers `[C]` or `[T, C]` over all steps: they enter while the node's stage gets its input."""
+        """Numbers `[C]` or `[T, C]` over all steps: added while the node's stage receives its input."""
         start, T = self._arrivals[node.name], self.snn.T
         schedule = torch.zeros(self.snn.latency, values.shape[-1], dtype=torch.double)
         schedule[start : start + T] = values.detach().double()
         return schedule
 
     def weighted(self, value: Value, make: Callable[[Tensor], Node]) -> tuple[Term, ...]:
-        """Nodes that `make` makes for a mix of their inputs: one for each way in which terms are mixed."""
+        """Nodes created by `make` for a mix of their inputs: one per way of mixing terms."""
         alike: list[tuple[Tensor, list[str]]] = []
         for term in value.terms:
             known = (names for mix, names in alike if torch.equal(mix, term.mix))

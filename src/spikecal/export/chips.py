@@ -1,6 +1,6 @@
-"""Chips as profiles: what each can hold, with the public source of every figure, and what of a network it cannot.
+"""Chips as profiles: what each can hold, with the public source of every figure, and what it cannot hold of a network.
 
-A limit that is not published is not checked: the profile has None there.
+Unpublished limits are not checked: the profile has None for them.
 """
 
 from dataclasses import dataclass
@@ -28,14 +28,14 @@ from spikecal.neurons import IntegrateAndFire, SignedIntegrateAndFire
 
 @dataclass(frozen=True, kw_only=True)
 class Chip:
-    """Limits of one chip. `sources` has, for each field that is a figure of the chip, where it was published."""
+    """Limits of one chip. `sources` has the publication of each figure."""
 
     name: str
     title: str
     bits: int = 8  # of weights
     per: Per = "channel"
     cores: int | None = None
-    layers: int | None = None  # at most, where each takes a core of its own
+    layers: int | None = None  # at most, if each needs its own core
     neurons: int | None = None  # of the whole chip
     neurons_per_core: int | None = None
     bytes_per_core: int | None = None
@@ -49,7 +49,7 @@ class Chip:
     delays: int = 0  # steps that a connection may hold spikes back
     signed: bool = False  # whether neurons can fire -1
     state_bits: int = 32
-    currents: bool = True  # whether numbers, not only events, can come in and be read
+    currents: bool = True  # whether inputs and outputs can be numbers, not only events
     clock: bool = True  # whether a bias can differ between steps
     sources: tuple[tuple[str, str], ...] = ()
 
@@ -94,7 +94,7 @@ CHIPS = {
 
 @dataclass(frozen=True)
 class Fit:
-    """What a layer would take of a chip, and all that is in its way."""
+    """The share of a chip that a layer needs, and everything in its way."""
 
     layer: str
     neurons: int
@@ -106,12 +106,12 @@ class Fit:
 
 def chip_called(name: str) -> Chip:
     if name not in CHIPS:
-        raise ConfigError(f"there is no profile of {name!r}: give {', '.join(CHIPS)}")
+        raise ConfigError(f"there is no profile of {name!r}: choose from {', '.join(CHIPS)}")
     return CHIPS[name]
 
 
 def fits(netlist: Netlist, chip: Chip) -> list[Fit]:
-    """Layer by layer, and in the last row the whole network."""
+    """One row per layer, and one for the whole network."""
     found = [_fit(netlist, chip, node) for node in netlist.nodes.values() if isinstance(node, Neurons | Output)]
     neurons, weights = sum(fit.neurons for fit in found), sum(fit.weights for fit in found)
     cores = sum(fit.cores for fit in found)
@@ -125,7 +125,7 @@ def fits(netlist: Netlist, chip: Chip) -> list[Fit]:
 
 
 def refuse_misfit(path: Path, netlist: Netlist, chip: Chip) -> None:
-    """ConfigError with the first thing that is in the way."""
+    """The ConfigError with the first thing in the way."""
     bad = [fit for fit in fits(netlist, chip) if fit.problems]
     if bad:
         raise ConfigError(
@@ -166,7 +166,7 @@ def _of_end(netlist: Netlist, chip: Chip, end: Neurons | Output) -> list[str | N
     sides = end.shape[1:] if len(end.shape) == 3 else (1, 1)
     found = [_over("channels", end.shape[0], chip.channels), _over("positions on a side", max(sides), chip.side)]
     if isinstance(end, Output):
-        return [*found, None if chip.currents else "it is read as numbers, and the chip sends events"]
+        return [*found, None if chip.currents else "it is read as numbers, but the chip sends events"]
     if end.neuron != IntegrateAndFire() and not (chip.signed and end.neuron == SignedIntegrateAndFire()):
         found.append(f"{end.neuron.name} neurons")
     heads = {netlist.nodes[name].name for name in _readers(netlist, end)}
@@ -187,7 +187,7 @@ def _readers(netlist: Netlist, node: Node) -> set[str]:
 
 def _of_node(netlist: Netlist, chip: Chip, node: Node) -> list[str | None]:
     if isinstance(node, MaxPool):
-        return ["a max-pool, which needs a memory of its own"]
+        return ["a max-pool, which needs its own memory"]
     if isinstance(node, Delay):
         late = _over("steps that it is late", node.steps, chip.delays)
         return [late if _spikes(netlist, node.name) else f"a delay line for currents, of {node.steps} steps"]
@@ -195,9 +195,9 @@ def _of_node(netlist: Netlist, chip: Chip, node: Node) -> list[str | None]:
         ticks = bool(node.gate.any()) or bool((node.own != node.own[0]).any())
         return ["initial potentials, temporal biases or waits" if ticks and not chip.clock else None]
     if any(isinstance(netlist.nodes[name], Image) for name in node.inputs) and not chip.currents:
-        return ["it reads an image, and the chip takes events", *_of_window(chip, node)]
+        return ["it reads an image, but the chip takes events", *_of_window(chip, node)]
     if isinstance(node, Conv | Linear) and not all(_spikes(netlist, name) for name in node.inputs):
-        return ["its input is a current and not spikes", *_of_window(chip, node)]
+        return ["its input is a current, not spikes", *_of_window(chip, node)]
     return _of_window(chip, node)
 
 

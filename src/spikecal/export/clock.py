@@ -1,4 +1,4 @@
-"""What depends on the step alone: initial potentials, biases, and the gates that keep neurons to their window."""
+"""What depends only on the step: initial potentials, biases, and the gates that keep neurons within their window."""
 
 from dataclasses import dataclass
 
@@ -27,9 +27,9 @@ class Window:
 def neuron_clock(
     name: str, shape: tuple[int, ...], constant: Tensor, v_init: Tensor, window: Window, gated: bool = True
 ) -> Clock | None:
-    """The clock of a layer of neurons, in units of its threshold; None where it would always be silent.
+    """The clock of a layer of neurons, in units of its threshold; None if it would always be silent.
 
-    All that a layer has of its own before its window enters with the window's first step: it could not have made it
+    Everything a layer has of its own before its window is added at the window's first step: it could not have made it
     fire before. What arrives early from others is held down by -M, given back when the window opens; what is left
     when it ends is held down again. M `[C]` is the smallest power of two that does it. Neurons that are masked need no
     gates.
@@ -50,12 +50,12 @@ def neuron_clock(
 
 
 def clock(name: str, shape: tuple[int, ...], own: Tensor, gate: Tensor | None = None) -> Clock | None:
-    """A clock, or None where nothing would ever come from it."""
+    """A clock, or None if it would always be zero."""
     gate = torch.zeros_like(own) if gate is None else gate
     return Clock(name=name, shape=shape, own=own, gate=gate) if bool(own.any() or gate.any()) else None
 
 
 def _holding(charge: Tensor) -> Tensor:
-    """What keeps a membrane with this charge below its threshold; nothing where it stays below by itself."""
-    reaches = charge > 0.99  # rounding must not make a spike of it
+    """What keeps a membrane with this charge below its threshold; zero if it stays below by itself."""
+    reaches = charge > 0.99  # rounding must not cause a spike
     return torch.where(reaches, power_of_two(charge.clamp(min=1)), 0)

@@ -1,4 +1,4 @@
-"""Networks out of here: the one way to a file of another simulator, and to what goes in and out of it."""
+"""Export networks: the only way to a file for another simulator, and to its inputs and outputs."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ from spikecal.tensors import as_tensor
 
 SUFFIXES = {".nir": "nir", ".onnx": "onnx", ".py": "spikingjelly"}
 WRITERS = {"nir": write_nir, "onnx": write_onnx, "spikingjelly": write_spikingjelly}
-NORMAL = 10.0  # normalised images are within this
+NORMAL = 10.0  # bound of normalised images
 NOTES = {
     "nir": "nir.IF resets to zero by definition; these neurons subtract their threshold: tell the importer "
     "(SpikingJelly: v_reset=None, sinabs: MembraneSubtract)",
@@ -34,7 +34,7 @@ NOTES = {
 
 @dataclass(frozen=True)
 class Exported:
-    """A file for another simulator, and the network that is in it. `notes` are what its users have to know."""
+    """A file for another simulator, and the network that is in it. `notes` are what its users must know."""
 
     path: Path
     to: str
@@ -45,7 +45,7 @@ class Exported:
 
     @property
     def files(self) -> list[Path]:
-        """All that was written."""
+        """All written files."""
         beside = {"onnx": step_path, "spikingjelly": lambda path: path.with_suffix(".safetensors")}
         return [self.path, *(place(self.path) for to, place in beside.items() if to == self.to)]
 
@@ -59,7 +59,7 @@ class Exported:
         return verify(self.path, self.to, self.netlist, reference, answer, images, labels, progress)
 
     def inputs(self, images: Tensor) -> Tensor:
-        """What goes in at each step: `[latency, N, C + planes, ...]`, whole numbers where the network is of these."""
+        """The input at each step: `[latency, N, C + planes, ...]`, integers if the network has integers."""
         images = images if self.integers is None else self.integers.image(images)
         return frames(self.netlist.image.rounded(images), self.netlist.T, self.netlist.latency, self.netlist.planes)
 
@@ -83,24 +83,24 @@ def export(
     per: Per = "channel",
     exact: bool = False,
 ) -> Exported:
-    """Write a network for another simulator: `to` is nir, onnx or spikingjelly, by default what the suffix says.
+    """Write a network for another simulator: `to` is nir, onnx or spikingjelly, by default by the suffix.
 
-    With `exact` its numbers are rounded so that every sum is exact in single precision, and images with them.
-    With `bits` all of its numbers are whole ones, weights of so many bits, and biases are calibrated on `images`.
+    With `exact`, its values are rounded so that every sum is exact in single precision, and images likewise.
+    With `bits`, all its values are integers, with weights of `bits` bits, and biases are calibrated on `images`.
     """
     path, snn, images = Path(path), placed(snn, CPU), as_tensor(images)
     if isinstance(images, Tensor):
         images = images.cpu()
     elif images is not None:
-        raise DataError(f"images are a tensor [N, ...], not {images!r:.40}; formats are named by to=")
+        raise DataError(f"images must be a tensor [N, ...], not {images!r:.40}: give the format as to=")
     to = to or SUFFIXES.get(path.suffix)
     if to not in WRITERS:
         known = ", ".join(f"{name} ({suffix})" for suffix, name in SUFFIXES.items())
-        raise ConfigError(f"{path}: say which format it is to have, one of {known}")
+        raise ConfigError(f"{path}: give the format, one of {known}")
     if SUFFIXES.get(path.suffix, to) != to:
         raise ConfigError(f"{path}: files called {path.suffix} are of the format {SUFFIXES[path.suffix]}, not {to}")
     if exact and bits is not None:
-        raise ConfigError("integers are exact already: give one of exact and bits")
+        raise ConfigError("integers are already exact: give exact or bits, not both")
     netlist, integers = make_netlist(snn, images), None
     notes = [NOTES[to]] if to in NOTES else []
     if exact:
@@ -108,16 +108,16 @@ def export(
     if bits is not None:
         integers = quantised(netlist, bits, per, images)
         netlist = integers.netlist
-        notes.append(f"whole numbers: the image is round(x / {integers.pixel:g}), which `inputs(x)` gives")
+        notes.append(f"integers: the image is round(x / {integers.pixel:g}), which `inputs(x)` gives")
     netlist = netlist.to(torch.float)
     WRITERS[to](path, netlist)
     return Exported(path, to, snn, netlist, tuple(notes), integers)
 
 
 def make_netlist(snn: SpikingNetwork, images: Tensor | None = None) -> Netlist:
-    """The netlist for images like these; without them for those of the network's card, or that it was calibrated on.
+    """The netlist for images like these; by default for those of the network's card, or its calibration images.
 
-    It is in double precision, and no number is rounded but by that.
+    It is in double precision, without any further rounding.
     """
     image = _example(snn, images)
     return netlist_of(snn, image, *_range(snn, image if images is None else images))
@@ -125,9 +125,9 @@ def make_netlist(snn: SpikingNetwork, images: Tensor | None = None) -> Netlist:
 
 @whatever_the_default
 def export_inputs(snn: SpikingNetwork, images: Tensor) -> Tensor:
-    """What goes into an exported network at each step, `[latency, N, C + planes, ...]`.
+    """The input of an exported network at each step, `[latency, N, C + planes, ...]`.
 
-    That is the image for T steps and, where the network has initial potentials, biases of their own for some steps or
+    That is the image for T steps and, if the network has initial potentials, biases per step or
     layers that wait, one clock plane for each step: plane t is all ones at step t.
     """
     images = snn.checked((images,))[0][0].cpu()
@@ -136,15 +136,15 @@ def export_inputs(snn: SpikingNetwork, images: Tensor) -> Tensor:
 
 
 def export_outputs(snn: SpikingNetwork, outputs: Tensor) -> Tensor:
-    """The answers of the network from what comes out of an exported one at each step, `[latency, N, ...]`."""
+    """The answers of the network from the outputs of an exported one at each step, `[latency, N, ...]`."""
     if len(outputs) != snn.latency:
-        raise DataError(f"the network has {snn.latency} steps and these outputs {len(outputs)}")
+        raise DataError(f"the network has {snn.latency} steps, but these outputs have {len(outputs)}")
     warm_up = snn.warm_up if snn.warm_up < snn.T else 0
     return snn._read(snn.graph.nodes[snn.graph.outputs()[0]], outputs[snn.latency - snn.T + warm_up :].mean(0))
 
 
 def _example(snn: SpikingNetwork, images: Tensor | None) -> Tensor:
-    """One image of zeros of the size that is meant."""
+    """One image of zeros of the right size."""
     dtype = next((p.dtype for p in snn.parameters() if p.is_floating_point()), torch.float32)
     if images is not None:
         return torch.zeros(1, *images.shape[1:], dtype=dtype)
@@ -153,11 +153,11 @@ def _example(snn: SpikingNetwork, images: Tensor | None) -> Tensor:
         return torch.zeros(1, len(card["mean"]), *card["size"], dtype=dtype)
     if snn.origin.inputs:
         return torch.zeros(1, *snn.origin.inputs[0], dtype=dtype)
-    raise ConfigError("the network does not know how large its images are: pass some")
+    raise ConfigError("the network does not know the size of its images: pass some")
 
 
 def _range(snn: SpikingNetwork, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Bounds of an image's values: those of its pixels where the card says how they are normalised."""
+    """Bounds of an image's values: those of its pixels if the card states their normalisation."""
     card = snn.origin.card or {}
     if card.get("mean"):
         mean, std = torch.tensor(card["mean"]).double(), torch.tensor(card["std"]).double()

@@ -1,6 +1,6 @@
 """Weights on a grid on which every sum is exact in single precision, so that the order of additions changes no spike.
 
-Floats have 24 bits. A layer that adds up spikes has numbers up to S, the sum of its weights of one sign; with weights
+Floats have 24 bits. A layer that adds up spikes has values up to S, the sum of its weights of one sign; with weights
 that are multiples of `2^-k`, `2^k S <= 2^24`, all of these sums are exact, whatever kernel adds them up. That leaves
 weights about 20 bits behind the point, and those of the first layer, which multiply pixels, about 11.
 """
@@ -30,14 +30,14 @@ from spikecal.export.netlist import (
 
 MANTISSA = 2.0**24
 AS_IT_IS = "export without --exact"
-PIXEL = 2.0**-8  # images are multiples of it: a quarter of a level of 8 bits
+PIXEL = 2.0**-8  # images are multiples of it: a quarter of an 8-bit level
 MARGIN = 1 + 2.0**-8  # for what rounding adds to a sum of weights
 
 
 def on_grid(netlist: Netlist) -> Netlist:
     """The netlist, given in double precision, with images, weights, biases and clocks on grids, one for each channel.
 
-    Where weights read currents (analog joints), no grid is fine enough: ConversionError.
+    If weights read currents (analog joints), no grid is fine enough: ConversionError.
     """
     rounding = netlist.replaced({netlist.image.name: [replace(netlist.image, pixel=PIXEL)]})
     grids, changes = Grids(rounding), dict[str, list[Node]]()
@@ -66,7 +66,7 @@ def is_exact(netlist: Netlist) -> bool:
 
 
 class Grids:
-    """What the values of a netlist are multiples of, and how large they may be."""
+    """The grid of a netlist's values, and their bounds."""
 
     def __init__(self, netlist: Netlist) -> None:
         self._nodes = netlist.nodes
@@ -75,7 +75,7 @@ class Grids:
             self.ranges[node.name] = range_of(node, [self.ranges[name] for name in node.inputs])
 
     def quantum(self, node: Node) -> float | None:
-        """What the inputs of a node are multiples of; None where that is no coarse number."""
+        """The grid of a node's inputs; None if it is too fine."""
         found = [self._of(self._nodes[name]) for name in node.inputs]
         return None if None in found else min(q for q in found if q is not None)
 
@@ -88,7 +88,7 @@ class Grids:
         return self.quantum(node) if passes else None
 
     def largest(self, names: Iterable[str]) -> Tensor:
-        """The largest number `[C]` that can come up in a sum of these nodes, in any order."""
+        """The largest number `[C]` that can occur in a sum of these nodes, in any order."""
         found = [torch.maximum(-low, high) for low, high in (self.ranges[name] for name in names)]
         return torch.stack(found).sum(0).clamp(min=2.0**-20)
 

@@ -1,4 +1,4 @@
-"""Other simulators as they load a NIR file: what each has to be told, found by experiment, and how it is run.
+"""Other simulators loading a NIR file: the settings that each needs, found by experiment, and how to run it.
 
 SpikingJelly's importer is right once its neurons subtract instead of resetting. sinabs is right with one spike per
 step and no floor for potentials; its own loader gets the order of branches wrong, so nirtorch builds the graph.
@@ -18,14 +18,14 @@ from spikecal.export.simulate import Trains
 
 
 class Stepping:
-    """A loaded network, its modules called like NIR's nodes, and the state that it starts from."""
+    """A loaded network, with modules named like NIR's nodes, and its initial state."""
 
     def __init__(self, graph: nn.Module, state: Callable[[], Any]) -> None:
         self._graph, self._start = graph, state
 
     @torch.no_grad()
     def run(self, frames: Tensor, layers: list[str]) -> Trains:
-        """All frames `[latency, N, ...]` from a fresh state; `layers` are the nodes whose spikes are wanted."""
+        """All frames `[latency, N, ...]` from a fresh state; `layers` are the nodes whose spikes to return."""
         levels: dict[str, list[Tensor]] = {name: [] for name in layers}
         outputs, state = [], self._start()
         with self._recorded(levels):
@@ -52,7 +52,7 @@ def _first(found: Any) -> Tensor:
 
 
 def load_spikingjelly(path: Path, dtype: torch.dtype) -> Stepping:
-    """As SpikingJelly's own importer has it, but for the reset."""
+    """By SpikingJelly's own importer, except for the reset."""
     module = package("spikingjelly.activation_based.nir_exchange.from_nir").import_from_nir(path, dtype=dtype)
     neuron = package("spikingjelly.activation_based.neuron")
     for part in module.modules():
@@ -81,7 +81,7 @@ def load_sinabs(path: Path, dtype: torch.dtype) -> Stepping:
         nir.Flatten: lambda node: _Summing(nn.Flatten()),
     }
     graph = nir.read(str(path))
-    graph.nodes = {name: graph.nodes[name] for name in _in_order(graph)}  # a file has them by the alphabet
+    graph.nodes = {name: graph.nodes[name] for name in _in_order(graph)}  # a file has them in alphabetical order
     return Stepping(nirtorch.nir_to_torch(graph, nodes).to(dtype), lambda: dict.fromkeys(graph.nodes))
 
 
@@ -93,7 +93,7 @@ def _in_order(graph: Any) -> list[str]:
 
 
 class _Summing(nn.Module):
-    """A module of the sum of its inputs, which not every version of nirtorch adds up itself."""
+    """A module that sums its inputs, which not every version of nirtorch does itself."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

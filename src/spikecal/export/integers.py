@@ -1,8 +1,8 @@
-"""Networks in whole numbers: weights of a few bits, thresholds that are powers of two on the same grid.
+"""Networks in integers: weights of a few bits, thresholds that are powers of two on the same grid.
 
-A weight is `m 2^-k` thresholds, m a whole number of so many bits. Every connection has an exponent k of its own, one
+A weight is `m 2^-k` thresholds, m an integer of that many bits. Every connection has its own exponent k, one
 for each channel (or layer) of the neurons that it leads to: a skip of weight 1 must not coarsen the grid of weights
-that are a tenth as large. A threshold is `2^K` units, K the largest of these exponents, and biases are whole numbers of
+that are a tenth as large. A threshold is `2^K` units, K the largest of these exponents, and biases are integers of
 units. Powers of two make every number exact in floats: what other simulators run is the integer network itself.
 """
 
@@ -54,15 +54,15 @@ class Integers:
     steps: dict[str, Tensor]  # of connections, likewise
 
     def image(self, images: Tensor) -> Tensor:
-        """Images as whole numbers."""
+        """Images as integers."""
         most = _most(_image_bits(self.bits))
         return torch.round(images / self.pixel).clamp(-most, most)
 
 
 def quantised(netlist: Netlist, bits: int, per: Per = "channel", calibration: Tensor | None = None) -> Integers:
-    """The network with weights of so many bits; biases make up for what rounding does to mean currents on images."""
+    """The network with weights of `bits` bits; biases correct the effect of rounding on mean currents, on images."""
     if bits not in BITS:
-        raise ConfigError(f"weights have {BITS[0]} to {BITS[-1]} bits, not {bits}")
+        raise ConfigError(f"weights must have {BITS[0]} to {BITS[-1]} bits, not {bits}")
     netlist = _weighted_inputs(netlist.to(torch.double))
     scaled, pixel = _of_whole_pixels(netlist, _most(_image_bits(bits)))
     nodes, grids = dict(scaled.nodes), Grids(scaled)
@@ -85,12 +85,12 @@ def quantised(netlist: Netlist, bits: int, per: Per = "channel", calibration: Te
 
 
 def _most(bits: int) -> int:
-    """The largest of the symmetric whole numbers of so many bits."""
+    """The largest symmetric integer of `bits` bits."""
     return int(2 ** (bits - 1) - 1)
 
 
 def _image_bits(bits: int) -> int:
-    """Pixels have 8 bits, and more where weights are so fine that it would show."""
+    """Pixels have 8 bits, or more if weights are so fine that it would matter."""
     return min(max(bits, 8), 10)
 
 
@@ -99,7 +99,7 @@ def _bias_bits(bits: int) -> int:
 
 
 def _of_whole_pixels(netlist: Netlist, most: int) -> tuple[Netlist, float]:
-    """The network of images in whole numbers up to `most`, and what one of them was before; weights have its scale."""
+    """The network for images in integers up to `most`, and the value of one unit; weights absorb that scale."""
     largest = torch.maximum(netlist.image.low.abs(), netlist.image.high.abs()).max()
     pixel = float(2.0 ** torch.ceil(torch.log2(largest / most)))
     scale = torch.full_like(netlist.image.high, float(most))
@@ -113,17 +113,17 @@ def _of_whole_pixels(netlist: Netlist, most: int) -> tuple[Netlist, float]:
 
 
 def _weighted_inputs(netlist: Netlist) -> Netlist:
-    """The netlist with weights on every wire into neurons; ConversionError where a layer has none of its own."""
+    """The netlist with weights on every wire into neurons; ConversionError if a layer has none of its own."""
     changes: dict[str, list[Node]] = {}
     for node in netlist.nodes.values():
         if isinstance(node, MaxPool):
-            raise ConversionError(node.name, "a max-pool has no whole-number form", "use average pools")
+            raise ConversionError(node.name, "a max-pool has no integer form", "use average pools")
         if isinstance(node, Conv | Linear):
             if len(netlist.readers()[node.name]) > 1 and not _passes(netlist, node):
                 raise ConversionError(node.name, "a current that several layers read", SIGNED)
             for source in node.inputs:
                 if not _carries_spikes(netlist, source):  # what is multiplied twice has no grid
-                    raise ConversionError(node.name, f"its input {source} is no spike but a current", SIGNED)
+                    raise ConversionError(node.name, f"its input {source} is a current, not spikes", SIGNED)
         if isinstance(node, Neurons | Output):
             inputs, made = [], list[Node]()
             for name in node.inputs:
@@ -155,7 +155,7 @@ def _of_image(netlist: Netlist) -> list[str]:
 
 
 def _passes(netlist: Netlist, node: Node) -> bool:
-    """Whether a convolution only moves whole numbers to others that have weights."""
+    """Whether a convolution only moves integers to others that have weights."""
     readers = (netlist.nodes[name] for name in netlist.readers()[node.name])
     return isinstance(node, Conv) and node.moves and not any(isinstance(reader, Neurons | Output) for reader in readers)
 
@@ -175,9 +175,9 @@ def _nearest(values: Tensor, step: Tensor, most: int) -> Tensor:
 
 
 def _whole(node: Node, unit: Tensor, step: Tensor | None, bits: int) -> Node:
-    """What leads to neurons with its numbers on the grid."""
+    """The connections to neurons, with values on the grid."""
     if isinstance(node, Clock):
-        gate = 2 * node.gate  # rounding may add to what it holds back
+        gate = 2 * node.gate  # rounding may increase what it holds back
         return replace(node, own=_of_few_bits(node.own, unit, bits), gate=gate)
     assert isinstance(node, Conv | Linear) and step is not None
     by_row = step.expand(len(node.weight)).reshape(-1, *(1,) * (node.weight.ndim - 1))
@@ -186,7 +186,7 @@ def _whole(node: Node, unit: Tensor, step: Tensor | None, bits: int) -> Node:
 
 
 def _of_few_bits(own: Tensor, unit: Tensor, bits: int) -> Tensor:
-    """Numbers `[steps, C]` on the grid, with an exponent of their own for each channel."""
+    """Numbers `[steps, C]` on the grid, with a separate exponent per channel."""
     whole = own * unit
     exponent = torch.ceil(torch.log2((whole.abs().amax(0) / _most(_bias_bits(bits))).clamp(min=1)))
     return torch.round(whole / 2.0**exponent) * 2.0**exponent / unit
@@ -196,7 +196,7 @@ def _of_few_bits(own: Tensor, unit: Tensor, bits: int) -> Tensor:
 
 
 def _recalibrated(exact: Netlist, made: Integers, calibration: Tensor) -> Integers:
-    """Biases that give each layer, on the spikes it gets now, the mean current it had before."""
+    """Biases that give each layer the same mean current as before, for the spikes it receives now."""
     before: dict[str, Tensor] = {}
     nodes = dict(made.netlist.nodes)
 
@@ -228,7 +228,7 @@ def _gates(netlist: Netlist, node: Node) -> Tensor:
 def _corrected(nodes: dict[str, Node], made: Integers, end: Node, missing: Tensor) -> Tensor:
     """Add `missing` `[C]` to what a layer gets at each step of its window; what that changes, `[latency or 1, C]`.
 
-    It goes into a bias where there is no clock to take it.
+    It goes into a bias if there is no clock.
     """
     netlist, unit = made.netlist, made.units[end.name]
     clock = next((node for name in end.inputs if isinstance(node := nodes[name], Clock)), None)

@@ -1,6 +1,6 @@
-"""A spiking network as other programs want it: nodes and wires for one image size, with all thresholds 1.
+"""A spiking network in the form for other programs: nodes and wires for one image size, with all thresholds 1.
 
-The value of a node is computed from the *sum* of its inputs, so that no node is needed for additions. Everything but
+The value of a node is computed from the *sum* of its inputs, so that additions need no nodes. Everything except
 neurons is linear and has no memory, max-pools excepted. Time is global: step 0 is the first step of the image.
 """
 
@@ -29,7 +29,7 @@ class Node:
 class Image(Node):
     """The input: the image for T steps, zero afterwards. `low` and `high` `[C]` bound its values.
 
-    Where it has a `pixel`, what goes in is rounded to multiples of it.
+    If it has a `pixel`, inputs are rounded to multiples of it.
     """
 
     low: Tensor
@@ -56,11 +56,11 @@ class Conv(Node):
 
     @property
     def moves(self) -> bool:
-        """Whether it adds up values of a channel without weighing them: its weights are 0 and 1."""
+        """Whether it adds up values of a channel without weighting: its weights are 0 and 1."""
         return self.weight.shape[1] == 1 and self.bias is None and bool(((self.weight == 0) | (self.weight == 1)).all())
 
     def dense(self) -> "Conv":
-        """The same convolution with one group: zeros in place of what other groups have."""
+        """The same convolution with one group: zeros for the weights of other groups."""
         return self if self.groups == 1 else replace(self, weight=dense_weight(self.weight, self.groups), groups=1)
 
 
@@ -79,7 +79,7 @@ class SumPool(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class MaxPool(Node):
-    """The increments of the pooled running sum of its input; it has a memory."""
+    """The increments of the pooled running sum of its input; it has memory."""
 
     kernel: tuple[int, int]
     stride: tuple[int, int]
@@ -95,7 +95,7 @@ class Flatten(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Clock(Node):
-    """What depends on the step alone, the same at all positions of a channel: `own[t] + gate[t]` at step t.
+    """What depends only on the step, the same at all positions of a channel: `own[t] + gate[t]` at step t.
 
     `own` `[latency, C]` has initial potentials and biases, `gate` the large numbers that close and open windows.
     """
@@ -106,7 +106,7 @@ class Clock(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Delay(Node):
-    """A delay line: what came in so many `steps` ago, and 0 before."""
+    """A delay line: its input from `steps` steps ago, and 0 before."""
 
     steps: int
 
@@ -122,12 +122,12 @@ class Neurons(Node):
     start: int
     neuron: Neuron
     masked: bool = False
-    reach: Tensor | None = None  # `[latency, C]`, of signed neurons: what fires at each step; else 1/2
+    reach: Tensor | None = None  # `[latency, C]`, of signed neurons: the reach at each step; else 1/2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Output(Node):
-    """What is read: its mean from step `first` of the netlist on."""
+    """The output: the mean of its value from step `first` of the netlist on."""
 
 
 @dataclass
@@ -136,11 +136,11 @@ class Netlist:
 
     T: int
     latency: int
-    warm_up: int = 0  # steps of the output's window that are not read
+    warm_up: int = 0  # steps of the output's window to ignore
     nodes: dict[str, Node] = field(default_factory=dict)
 
     def add(self, node: Node) -> str:
-        """Enter a node; its name gets a number where it is taken."""
+        """Add a node; its name gets a number if it is taken."""
         name, n = node.name, 1
         while name in self.nodes:
             name, n = f"{node.name}.{n}", n + 1
@@ -189,12 +189,12 @@ class Netlist:
         return found
 
     def to(self, dtype: torch.dtype) -> "Netlist":
-        """The same numbers in another precision."""
+        """The same netlist in a different precision."""
         nodes = {name: in_precision(node, dtype) for name, node in self.nodes.items()}
         return replace(self, nodes=nodes)
 
     def replaced(self, changes: Mapping[str, Sequence[Node]]) -> "Netlist":
-        """The netlist with some nodes replaced by others, the last of which bears the old name."""
+        """The netlist with some nodes replaced by others, the last of which keeps the old name."""
         nodes = [new for node in self.nodes.values() for new in changes.get(node.name, [node])]
         return replace(self, nodes={node.name: node for node in nodes})
 
@@ -215,7 +215,7 @@ def dense_weight(weight: Tensor, groups: int) -> Tensor:
 
 
 def identifiers(netlist: Netlist) -> dict[str, str]:
-    """Node -> a name that is one in Python and in other formats, each of them once."""
+    """Node -> a unique name that is valid in Python and in other formats."""
     found: dict[str, str] = {}
     for name in netlist.nodes:
         plain = re.sub(r"\W", "_", name, flags=re.ASCII)

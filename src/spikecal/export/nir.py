@@ -1,7 +1,7 @@
 """NIR, the common format of neuromorphic simulators: a graph of numpy arrays in an HDF5 file.
 
-`nir.IF` is defined with a reset to zero. These neurons subtract their threshold, which NIR has no word for: it is in
-the metadata, and whoever loads the file has to tell the importer.
+`nir.IF` is defined with a reset to zero. These neurons subtract their threshold, which NIR cannot express: it is in
+the metadata, and whoever loads the file must tell the importer.
 """
 
 import io
@@ -35,7 +35,7 @@ from spikecal.export.values import mixing
 from spikecal.files import write_whole
 from spikecal.neurons import IntegrateAndFire
 
-DT = 1e-4  # seconds a step, what importers take where they are not told otherwise
+DT = 1e-4  # seconds per step, the default of importers
 RESET = "subtract"
 
 
@@ -43,7 +43,7 @@ def nir_graph(netlist: Netlist) -> Any:
     """The `nir.NIRGraph` of a netlist."""
     nir = package("nir")
     flat = _one_output(with_planes(netlist))
-    names = identifiers(flat)  # importers make attributes of them
+    names = identifiers(flat)  # importers turn them into attributes
     nodes = {names[node.name]: _node(nir, node, flat) for node in flat.nodes.values()}
     edges = [(names[source], names[node.name]) for node in flat.nodes.values() for source in node.inputs]
     about = {"T": netlist.T, "latency": netlist.latency, "planes": netlist.planes, "reset": RESET, "dt": DT}
@@ -60,7 +60,7 @@ def write_nir(path: Path, netlist: Netlist) -> None:
 
 
 def _one_output(netlist: Netlist) -> Netlist:
-    """With one input for the output: some importers would return several one by one."""
+    """With a single input for the output: some importers would return several separately."""
     output = netlist.output
     if len(output.inputs) == 1:
         return netlist
@@ -94,7 +94,7 @@ def _node(nir: Any, node: Node, netlist: Netlist) -> Any:
 
 
 def _square(conv: Conv) -> Conv:
-    """The same convolution with a square kernel, zeros around the other: NIR's check of shapes knows no others."""
+    """The same convolution with a square kernel, zeros around the other: NIR can check no other shapes."""
     kernel = conv.weight.shape[2:]
     more = [max(kernel) - size for size in kernel]
     if any(zeros % 2 for zeros in more):

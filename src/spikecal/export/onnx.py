@@ -1,7 +1,7 @@
 """ONNX: one step of the network with its state going in and out, and all steps as one graph.
 
-Both take any number of images. Values are called by their node, with `@t` at step t in the graph of all steps; what
-begins with a slash is no node's.
+Both take any number of images. Values are named after their node, with `@t` at step t in the graph of all steps; names
+with a leading slash belong to no node.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ from spikecal.files import write_whole
 from spikecal.neurons import IntegrateAndFire, SignedIntegrateAndFire
 
 OPSET = 17
-IR_VERSION = 8  # the one of that opset, so that runtimes of its time take the file
+IR_VERSION = 8  # that of the opset, so that runtimes of its time accept the file
 BATCH = "N"
 
 
@@ -47,12 +47,12 @@ def write_onnx(path: Path, netlist: Netlist) -> None:
 
 
 def step_path(path: Path) -> Path:
-    """Where the model of one step goes."""
+    """The path of the model of one step."""
     return path.with_name(f"{path.stem}.step{path.suffix}")
 
 
 def states(netlist: Netlist) -> dict[str, tuple[int, ...]]:
-    """What goes in and out of one step beside the image: name -> shape for one image; all of it is 0 before step 0."""
+    """The state of one step: name -> shape for one image; all 0 before step 0."""
     found: dict[str, tuple[int, ...]] = {}
     for node in netlist.nodes.values():
         if isinstance(node, Neurons):
@@ -66,22 +66,22 @@ def states(netlist: Netlist) -> dict[str, tuple[int, ...]]:
 
 
 def _reach_clock(node: Neurons, sign: int) -> Clock:
-    """What fires with one sign at each step, as a clock that no node reads."""
+    """The reach for one sign at each step, as a clock that no node reads."""
     assert node.reach is not None
     name = f"{node.name}.reach{'+' if sign > 0 else '-'}"
     return Clock(name=name, inputs=(), shape=node.shape, own=sign * node.reach, gate=torch.zeros_like(node.reach))
 
 
 def _line(node: Delay) -> list[str]:
-    """What is in a delay line, by name: what comes out next is the first."""
+    """The contents of a delay line, by name, the next output first."""
     return [f"{node.name}.line{place}" for place in range(node.steps)]
 
 
 def step_model(netlist: Netlist) -> Any:
-    """`(image, step, states…) -> (current, step, states…)`; the step is there where something depends on it."""
+    """`(image, step, states…) -> (current, step, states…)`; the step is present if something depends on it."""
     taken = next((name for name in ("step", "current") if name in netlist.nodes), None)
     if taken is not None:
-        raise ConversionError(taken, f"a layer called like ONNX's {taken} of all layers", "rename it in the model")
+        raise ConversionError(taken, f"a layer has the same name as ONNX's {taken}", "rename it in the model")
     graph = _Graph(netlist)
     inputs, outputs = [graph.tensor("image", netlist.image.shape)], [graph.tensor("current", netlist.output.shape)]
     image = graph.rounded()
@@ -102,7 +102,7 @@ def step_model(netlist: Netlist) -> Any:
 
 
 def whole_model(netlist: Netlist) -> Any:
-    """`image -> output`: the mean of what is read, after all steps."""
+    """`image -> output`: the mean output, after all steps."""
     graph = _Graph(netlist)
     graph.node("Mul", ["image", graph.constant("/zero", np.zeros((), dtype=np.float32))], "/silence")
     shown, known = graph.rounded(), dict[str, str]()
@@ -119,22 +119,22 @@ def whole_model(netlist: Netlist) -> Any:
 
 
 class _Graph:
-    """An ONNX graph under construction. Weights are entered once, however many steps use them."""
+    """An ONNX graph under construction. Weights are added once, however many steps use them."""
 
     def __init__(self, netlist: Netlist) -> None:
         self.netlist, self._onnx = netlist, package("onnx")
         self._nodes: list[Any] = []
         self._constants: dict[str, Any] = {}
-        self._made: dict[tuple[str, str], str] = {}  # a node of a value: what it is called
+        self._made: dict[tuple[str, str], str] = {}  # a node of a value: its name
 
     # -- one step ------------------------------------------------------------------------------------------------
 
     def step(
         self, image: str, states: dict[str, str], at: str, tick: Callable[[Clock], str], gate: Callable[[Neurons], str]
     ) -> str:
-        """Add one step; `states` move on, and what comes out is returned. A state that is not there is 0.
+        """Add one step; updates `states` and returns the output. A missing state is 0.
 
-        `tick` gives a clock at this step, `gate` 1 where masked neurons may fire and 0 where not.
+        `tick` gives a clock at this step; `gate` is 1 if masked neurons may fire, else 0.
         """
         values: dict[str, str] = {}
         for node in self.netlist.nodes.values():
@@ -164,7 +164,7 @@ class _Graph:
             return self._pooled(node, x, states, at)
         if isinstance(node, Output):
             return x
-        if (node.name, x) not in self._made:  # what depends on the image alone is computed once
+        if (node.name, x) not in self._made:  # what depends only on the image is computed once
             self._made[node.name, x] = self._linear(node, x, f"{node.name}{at}")
         return self._made[node.name, x]
 
@@ -205,7 +205,7 @@ class _Graph:
         return self.node("Cast", [f"{made}.is"], made, to=self._onnx.TensorProto.FLOAT)
 
     def _delayed(self, node: Delay, x: str, states: dict[str, str]) -> str:
-        """What came first leaves the line. A line that is not full yet, as of a run from its start, gives zeros."""
+        """The oldest entry leaves the line. A line that is not yet full gives zeros."""
         line = _line(node)
         out = states.get(line[0]) or self._nothing(node, x)
         for place, after in pairwise(line):
@@ -255,7 +255,7 @@ class _Graph:
         )  # fmt: skip
 
     def _added(self, names: Sequence[str], made: str) -> str:
-        """The sum of values, in their order; one of them is itself."""
+        """The sum of values, in order; a single one is returned itself."""
         total = names[0]
         for i, name in enumerate(names[1:], 1):
             total = self.node("Add", [total, name], made if i == len(names) - 1 else f"{made}.{i}")
@@ -264,7 +264,7 @@ class _Graph:
     # -- time ----------------------------------------------------------------------------------------------------
 
     def gathered(self, clock: Clock) -> str:
-        """A clock at the step that goes in."""
+        """A clock at the input step."""
         schedule = self.constant(f"{clock.name}.schedule", self._schedule(clock))
         return self.node("Gather", [schedule, "step"], clock.name, axis=0)
 
@@ -273,7 +273,7 @@ class _Graph:
         return self.constant(f"{clock.name}@{t}", self._schedule(clock)[t : t + 1])
 
     def opened(self, node: Neurons) -> str:
-        """Whether masked neurons may fire at the step that goes in: 1 or 0."""
+        """Whether masked neurons may fire at the input step: 1 or 0."""
         netlist = self.netlist
         when = np.array([netlist.open(node, t) for t in range(netlist.latency)], dtype=np.float32)
         return self.node("Gather", [self.constant(f"{node.name}.open", when), "step"], f"{node.name}.now", axis=0)
@@ -284,7 +284,7 @@ class _Graph:
         return self.constant(f"/may{may}", np.array(may, dtype=np.float32))
 
     def _schedule(self, clock: Clock) -> np.ndarray:
-        """`[latency, C, ...]`; with all positions where weights read it, as borders matter to them."""
+        """`[latency, C, ...]`; with all positions if weights read it, as borders matter to them."""
         schedule = clock.own + clock.gate
         shape = (len(schedule), clock.shape[0], *(1,) * (len(clock.shape) - 1))
         found = _array(schedule.reshape(shape))
@@ -294,7 +294,7 @@ class _Graph:
         return np.ascontiguousarray(np.broadcast_to(found, (len(schedule), *clock.shape)))
 
     def rounded(self) -> str:
-        """The image, on its grid where it has one."""
+        """The image, on its grid if it has one."""
         pixel = self.netlist.image.pixel
         if pixel is None:
             return "image"

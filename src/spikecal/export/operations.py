@@ -1,4 +1,4 @@
-"""What each operation of a network becomes in a netlist. All of them are linear, but for max-pools."""
+"""Turn each operation of a network into nodes of a netlist. All are linear, except max-pools."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ Pair = tuple[int, int]
 
 
 def value_of(build: Builder, node: Operation, inputs: Sequence[Value]) -> Value:
-    """The value of an operation that has no neurons; ConversionError where a netlist has no words for it."""
+    """The value of an operation without neurons; ConversionError if a netlist cannot express it."""
     handler = HANDLERS.get(type(node.op))
     kind = type(node.op).__name__
     if handler is None:
@@ -84,10 +84,10 @@ def affine(build: Builder, node: Operation, value: Value) -> Value:
 
 
 def _for_channels(node: Operation, tensor: Tensor, shape: Shape) -> Tensor:
-    """What broadcasts against a batch as one number for each channel."""
+    """Broadcast values as one number per channel."""
     each = torch.broadcast_to(tensor.detach().double(), (1, *shape)).reshape(shape[0], -1)
     if bool((each != each[:, :1]).any()):
-        refuse(node, "numbers that differ between the positions of a channel", "use one number for each channel")
+        refuse(node, "numbers that differ between the positions of a channel", "use one number per channel")
     return each[:, 0]
 
 
@@ -107,7 +107,7 @@ def cat(build: Builder, node: Operation, *values: Value) -> Value:
     op, shape = node.op, build.shapes[node.name]
     assert isinstance(op, ops.Cat)
     if op.dim != 1:
-        refuse(node, "a concatenation along another dimension than the channels", "concatenate channels")
+        refuse(node, "a concatenation along a dimension other than the channels", "concatenate channels")
     parts, place = [], 0
     for value in values:
         parts.append(value.mixed(_placed(value.shape[0], place, shape[0])))
@@ -116,7 +116,7 @@ def cat(build: Builder, node: Operation, *values: Value) -> Value:
 
 
 def _placed(channels: int, place: int, among: int) -> Tensor:
-    """The matrix that puts channels to a `place` among others, which are 0."""
+    """The matrix that puts channels at a `place` among others, which are 0."""
     rows = torch.zeros(among, channels, dtype=torch.double)
     rows[place : place + channels] = torch.eye(channels, dtype=torch.double)
     return rows
@@ -131,7 +131,7 @@ def average(build: Builder, node: Operation, value: Value) -> Value:
     _two_dimensions(node, len(op.kernel))
     kernel, padding = _pair(op.kernel), _pair(op.padding)
     if any(padding) and not op.count_include_pad:
-        refuse(node, "an average pool that leaves its padding out", "use count_include_pad=True")
+        refuse(node, "an average pool that does not count its padding", "use count_include_pad=True")
     divisor = op.divisor_override or kernel[0] * kernel[1]
     shape = (value.shape[0], *_places(value.shape[1:], kernel, _pair(op.stride), padding))
     return _summed(build, node, value, shape, kernel, _pair(op.stride), padding).scaled(ones(shape[0]) / divisor)
@@ -140,7 +140,7 @@ def average(build: Builder, node: Operation, value: Value) -> Value:
 def adaptive(build: Builder, node: Operation, value: Value) -> Value:
     shape = build.shapes[node.name]
     if len(shape) != 3 or any(have % want for have, want in zip(value.shape[1:], shape[1:], strict=True)):
-        refuse(node, "an adaptive pool whose windows are not all alike", "pool to a divisor of the size")
+        refuse(node, "an adaptive pool with different windows", "pool to a divisor of the size")
     kernel = (value.shape[1] // shape[1], value.shape[2] // shape[2])
     return _summed(build, node, value, shape, kernel, kernel).scaled(ones(shape[0]) / (kernel[0] * kernel[1]))
 
@@ -149,7 +149,7 @@ def reduce(build: Builder, node: Operation, value: Value) -> Value:
     op = node.op
     assert isinstance(op, ops.Reduce)
     if len(value.shape) != 3 or sorted(op.dims) != [2, 3]:
-        refuse(node, "a mean or sum over other dimensions than height and width", "reduce over both of these")
+        refuse(node, "a mean or sum over dimensions other than height and width", "reduce over both of these")
     kernel = (value.shape[1], value.shape[2])
     pooled = _summed(build, node, value, (value.shape[0], 1, 1), kernel, kernel)
     pooled = pooled.scaled(ones(value.shape[0]) / (kernel[0] * kernel[1])) if op.kind == "mean" else pooled
@@ -159,7 +159,7 @@ def reduce(build: Builder, node: Operation, value: Value) -> Value:
 def _summed(
     build: Builder, node: Operation, value: Value, shape: Shape, kernel: Pair, stride: Pair, padding: Pair = (0, 0)
 ) -> Value:
-    """Sums over windows. Pools of other simulators know no padding: with it they are a convolution with ones."""
+    """Sum over windows. Pools of other simulators have no padding: with padding, they become convolutions of ones."""
     value = build.without_constant(node, value) if any(padding) else value
     terms = []
     for term in value.terms:
@@ -175,7 +175,7 @@ def _summed(
 
 
 def max_pool(build: Builder, node: Operation, value: Value) -> Value:
-    """A positive scale and a constant for each channel pass a maximum: `max(a x + c) = a max(x) + c`."""
+    """A positive scale and a constant per channel commute with a maximum: `max(a x + c) = a max(x) + c`."""
     op = node.op
     assert isinstance(op, ops.MaxPool)
     _two_dimensions(node, len(op.kernel))
@@ -222,7 +222,7 @@ def pad(build: Builder, node: Operation, value: Value) -> Value:
     sizes = [evaluate_size(size, 1, shapes) for size in op.pad]
     left, right, top, bottom, before, after, *more = [*sizes, *[0] * (6 - len(sizes))]
     if op.mode != "constant" or op.value != 0 or min(sizes) < 0 or any(more) or len(value.shape) != 3:
-        refuse(node, "padding that is not with zeros around an image or its channels", "pad with zeros")
+        refuse(node, "padding other than zeros around an image or its channels", "pad with zeros")
     if before or after:
         value = value.mixed(_placed(value.shape[0], before, before + value.shape[0] + after))
     if not any((left, right, top, bottom)):
@@ -238,7 +238,7 @@ def cut(build: Builder, node: Operation, value: Value) -> Value:
     assert isinstance(op, ops.Slice)
     items = [*op.index[1:], *[WHOLE] * (1 + len(value.shape) - len(op.index))]
     if len(value.shape) != 3 or len(items) != 3 or not all(isinstance(item, tuple) for item in items):
-        refuse(node, "an index that changes the dimensions", "cut channels, or take every n-th position")
+        refuse(node, "an index that changes the dimensions", "slice channels, or take every n-th position")
     shapes = [(1, *value.shape), *((1, *build.shapes[name]) for name in node.shape_refs)]
     kept = [
         range(side)[slice(*(None if s is None else evaluate_size(s, 1, shapes) for s in item[1:]))]
@@ -248,14 +248,14 @@ def cut(build: Builder, node: Operation, value: Value) -> Value:
         value = value.mixed(torch.eye(value.shape[0], dtype=torch.double)[list(kept[0])])
     stride = (kept[1].step, kept[2].step)
     if [*kept[1:]] != [range(0, side, step) for side, step in zip(value.shape[1:], stride, strict=True)]:
-        refuse(node, "an image that is cut", "cut channels, or take every n-th position")
+        refuse(node, "an image that is cropped", "slice channels, or take every n-th position")
     return value if stride == (1, 1) else _moved(build, node, value, (1, 1), (0, 0), (0, 0), stride)
 
 
 def _moved(
     build: Builder, node: Operation, value: Value, kernel: Pair, at: Pair, padding: Pair, stride: Pair = (1, 1)
 ) -> Value:
-    """Other positions of the same channels: a convolution with one weight of 1 for each channel."""
+    """Select positions of the same channels: a convolution with one weight of 1 per channel."""
     places, terms = build.shapes[node.name][1:], []
     for term in value.terms:
         channels = build.netlist.nodes[term.node].shape[0]
@@ -273,7 +273,7 @@ def _each(node: Operation, source: str, shape: Shape, weight: Tensor, stride: Pa
 
 
 def _places(sides: Sequence[int], kernel: Pair, stride: Pair, padding: Pair) -> tuple[int, ...]:
-    """The size of what comes out of a window that moves over an image."""
+    """The output size of a window that moves over an image."""
     return tuple((n + 2 * p - k) // s + 1 for n, k, s, p in zip(sides, kernel, stride, padding, strict=True))
 
 

@@ -13,7 +13,7 @@ EXTRAS = {
 
 
 def package(name: str) -> ModuleType:
-    """A package or a module in one; ConfigError with what to install where it is not there."""
+    """Import a package or a module in one; ConfigError with what to install if it is missing."""
     top = name.partition(".")[0]
     if not installed(top):
         raise ConfigError(missing(top))
@@ -21,12 +21,12 @@ def package(name: str) -> ModuleType:
 
 
 def missing(name: str) -> str:
-    """What to say where a package is not there."""
+    """The message for a missing package."""
     extra = EXTRAS[name]
     way = f"`pip install spikecal[{extra}]`" if extra != "sinabs" else "`pip install sinabs`"
     return f"this needs the package {name}: {way}"
 
 
 def installed(name: str) -> bool:
-    """Whether a package is there, without importing it."""
+    """Whether a package is installed, without importing it."""
     return find_spec(name) is not None

@@ -1,6 +1,6 @@
 """Clocks as part of the image: extra planes, of which plane t is all ones at step t and zero at all others.
 
-For targets that know weights and neurons and nothing that depends on time. Clocks become convolutions of the planes.
+For targets with only weights and neurons, and nothing that depends on time. Clocks become convolutions of the planes.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from spikecal.export.netlist import Clock, Conv, Flatten, Image, Linear, Netlist
 
 
 def with_planes(netlist: Netlist) -> Netlist:
-    """The netlist whose image has clock planes beside its channels, and that has no clocks; others stay as they are."""
+    """The netlist with clock planes beside the image's channels instead of clocks; other netlists are unchanged."""
     if not netlist.planes:
         return netlist
     image, L = netlist.image, netlist.planes
@@ -34,7 +34,7 @@ def with_planes(netlist: Netlist) -> Netlist:
 
 
 def frames(images: Tensor, T: int, latency: int, planes: int) -> Tensor:
-    """What goes in at each step, `[latency, N, C + planes, ...]`: the image for T steps, and the clock."""
+    """The input at each step, `[latency, N, C + planes, ...]`: the image for T steps, and the clock."""
     sides = images.shape[2:]
     found = images.new_zeros(latency, len(images), images.shape[1] + planes, *sides)
     found[:T, :, : images.shape[1]] = images
@@ -44,7 +44,7 @@ def frames(images: Tensor, T: int, latency: int, planes: int) -> Tensor:
 
 
 def _ticking(clock: Clock, image: Image, L: int) -> list[Node]:
-    """A clock as weights on the planes. Planes are uniform, so any stride and kernel will do that give its size."""
+    """A clock as weights on the planes. Planes are uniform, so any stride and kernel that give its size will do."""
     schedule = (clock.own + clock.gate).T  # [C, L]
     weight = torch.cat([schedule.new_zeros(len(schedule), image.shape[0] - L), schedule], 1)
     if len(image.shape) == 1:
@@ -62,7 +62,7 @@ def _ticking(clock: Clock, image: Image, L: int) -> list[Node]:
 
 
 def _fit(have: Sequence[int], want: Sequence[int], name: str) -> tuple[int, tuple[int, int]]:
-    """The smallest square kernel, and the stride, that make `want` positions of those of the image."""
+    """The smallest square kernel, and the stride, that turn the image's positions into `want`."""
     for kernel in range(1, min(have) + 1):
         strides = [
             next((stride for stride in range(1, n + 1) if (n - kernel) // stride + 1 == m), None)
@@ -75,7 +75,7 @@ def _fit(have: Sequence[int], want: Sequence[int], name: str) -> tuple[int, tupl
 
 
 def _of_pixels(node: Node, image: Image, L: int) -> list[Node]:
-    """A reader of the image that does not look at its planes."""
+    """A reader of the image that ignores its planes."""
     if isinstance(node, Conv):
         dense = node.dense()
         blank = dense.weight.new_zeros(dense.weight.shape[0], L, *dense.weight.shape[2:])

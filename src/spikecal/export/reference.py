@@ -1,4 +1,4 @@
-"""What the network itself does, step by step in global time: what every export is held to."""
+"""The run of the network itself, step by step in global time, as the reference for exports."""
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ def trains(snn: SpikingNetwork, images: Tensor) -> Trains:
 
 
 def _placed(value: Tensor, start: int, T: int, latency: int) -> Tensor:
-    """`[T or 1, N, ...]` steps at their place among all; those after the last are not looked at."""
+    """`[T or 1, N, ...]` steps at their place among all; later ones are ignored."""
     found = value.new_zeros(latency, *value.shape[1:])
     kept = min(T, latency - start)
     found[start : start + kept] = value.expand(T, *value.shape[1:])[:kept]

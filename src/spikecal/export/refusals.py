@@ -1,4 +1,4 @@
-"""Nodes that only some targets have: refused by the name of the layer, with what to do about it."""
+"""Refuse nodes that a target lacks, by the name of the layer and with a way out."""
 
 from spikecal.errors import ConversionError
 from spikecal.export.netlist import Delay, MaxPool, Neurons, Node
@@ -8,13 +8,13 @@ ANYWHERE = "export to onnx"
 
 
 def refusal(node: Node, target: str) -> Exception:
-    """What to raise for a node that `target` has no counterpart of."""
+    """The error for a node without counterpart in `target`."""
     if isinstance(node, MaxPool):
         return ConversionError(
             node.name, f"{target} has no max-pool of running sums", f"use average pools, or {ANYWHERE}"
         )
     if isinstance(node, Delay):
-        found = f"{node.inputs[0]} needs a delay line, and {target} has none"
+        found = f"{node.inputs[0]} needs a delay line, but {target} has none"
         return ConversionError(node.name, found, f"convert without --latency, or {ANYWHERE}")
     if isinstance(node, Neurons):
         signed = f'convert with joints="analog" (--joints analog), or {ANYWHERE}'

@@ -1,4 +1,4 @@
-"""Running exported ONNX files in onnxruntime, spikes of all layers included."""
+"""Run exported ONNX files in onnxruntime, including the spikes of all layers."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from spikecal.export.simulate import Trains
 
 
 def run_steps(path: Path, netlist: Netlist, images: Tensor) -> Trains:
-    """The model of one step beside `path`, run for all steps; its layers are made outputs for that."""
+    """The model of one step beside `path`, run for all steps; its layers become outputs for that."""
     model = package("onnx").load(step_path(path))
     layers = [node.name for node in netlist.neurons()]
     known = {info.name: info for info in model.graph.value_info}

@@ -1,4 +1,4 @@
-"""Running a netlist here: the oracle that other simulators are compared with, and what tests need no package for."""
+"""Run a netlist here: the oracle for other simulators, and for tests without other packages."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -29,22 +29,22 @@ Arriving = Callable[[Node, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Trains:
-    """What a network did over all its steps: `outputs` `[latency, N, ...]` and each layer's levels, likewise."""
+    """The result of a network over all its steps: `outputs` `[latency, N, ...]` and each layer's levels, likewise."""
 
     outputs: Tensor
     levels: dict[str, Tensor]
 
 
 def run_netlist(netlist: Netlist, images: Tensor) -> Trains:
-    """A netlist with its clocks on images, which it rounds where it has a grid for them."""
+    """Run a netlist with its clocks on images, rounded if it has a grid for them."""
     return simulate(netlist, frames(netlist.image.rounded(images), netlist.T, netlist.latency, 0))
 
 
 @torch.no_grad()
 def simulate(netlist: Netlist, frames: Tensor, arriving: Arriving | None = None) -> Trains:
-    """All steps of every node, front to back; `frames` `[latency, N, ...]` go in.
+    """Run all steps of every node, front to back, on `frames` `[latency, N, ...]`.
 
-    `arriving` is given neurons and the output with the current that arrives there, and says what shall.
+    `arriving` receives neurons and the output with their current, and returns the current to use.
     """
     last = {name: node.name for node in netlist.nodes.values() for name in node.inputs}
     values: dict[str, Tensor] = {}
@@ -98,7 +98,7 @@ def _fire(netlist: Netlist, node: Neurons, current: Tensor) -> Iterator[Tensor]:
 
 
 def each_step(node: Node, x: Tensor) -> Tensor:
-    """What a node without a memory, or a pool of sums, makes of `[steps, N, ...]`."""
+    """The output of a node without memory, or a pool of sums, for `[steps, N, ...]`."""
     steps, flat = x.shape[0], x.flatten(0, 1)
     if isinstance(node, Conv):
         flat = F.conv2d(flat, node.weight, node.bias, node.stride, node.padding, node.dilation, node.groups)

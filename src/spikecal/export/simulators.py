@@ -1,4 +1,4 @@
-"""The simulators that exported files are verified in: what each needs, and how it makes a function of a file."""
+"""The simulators that exported files are verified in: what each needs, and how it turns a file into a function."""
 
 import importlib.util
 from collections.abc import Callable
@@ -23,7 +23,7 @@ Load = Callable[[Path, Netlist, torch.dtype], Run]
 
 @dataclass(frozen=True)
 class Simulator:
-    """What runs an exported file; `double` where it also does in double precision."""
+    """A simulator that runs an exported file; `double` if it also supports double precision."""
 
     name: str
     packages: tuple[str, ...]
@@ -61,7 +61,7 @@ def _onnxruntime(path: Path, netlist: Netlist, dtype: torch.dtype) -> Run:
 
 
 def _spikingjelly(path: Path, netlist: Netlist, dtype: torch.dtype) -> Run:
-    """The file that was just written, as its users load it."""
+    """The file just written, loaded as by its users."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,4 +1,4 @@
-"""Spikes as data: what goes into the first layers and every spike of all, for test benches of hardware."""
+"""Spikes as data: the input currents of the first layers and every spike, for hardware test benches."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ SUFFIXES = (".npz", ".csv")
 
 @dataclass(frozen=True)
 class Spikes:
-    """`events` of each layer are rows of image, step, address and level, in that order; steps are global, from 0.
+    """`events` of each layer are rows of image, step, address and level; steps are global, from 0.
 
     An address is the index of a neuron in its layer `[C, H, W]`, row by row: `shapes` has these. `currents` `[N, ...]`
     arrive from the image at each of its T steps, in units of the threshold; a layer's biases are in them where these
@@ -58,7 +58,7 @@ def spikes_of(snn: SpikingNetwork, netlist: Netlist, images: Tensor) -> Spikes:
 
 @torch.no_grad()
 def _currents(netlist: Netlist, images: Tensor) -> dict[str, np.ndarray]:
-    """What arrives from the image at each layer that reads it."""
+    """The current from the image at each layer that reads it."""
     values: dict[str, Tensor] = {}
     found: dict[str, np.ndarray] = {}
     for node in netlist.nodes.values():
@@ -95,7 +95,7 @@ def write_spikes(path: Path, spikes: Spikes) -> None:
 
 
 def _rows(spikes: Spikes) -> Iterator[tuple[object, ...]]:
-    """Currents of step 0, which are those of all T steps, and then spikes; numbers as short as they are exact."""
+    """Currents of step 0, which are those of all T steps, and then spikes; numbers as short as exactly possible."""
     for name, current in spikes.currents.items():
         for image, values in enumerate(current.reshape(len(current), -1)):
             for address, value in enumerate(values):

@@ -1,4 +1,4 @@
-"""Values on their way through a netlist: sums of nodes whose channels are scaled or mixed, and a constant."""
+"""Values on their way through a netlist: sums of nodes with scaled or mixed channels, plus a constant."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -13,14 +13,14 @@ Shape = tuple[int, ...]  # of one image's value: channels first
 
 @dataclass(frozen=True)
 class Term:
-    """A node's value, its channels mixed: `mix` `[C]` has a factor for each, `[out, in]` is a matrix."""
+    """A node's value, its channels mixed: `mix` `[C]` has a factor per channel, `[out, in]` is a matrix."""
 
     node: str
     mix: Tensor
 
     @property
     def plain(self) -> bool:
-        """Whether it is the node's value as it is."""
+        """Whether it is the node's value itself."""
         return self.mix.ndim == 1 and bool((self.mix == 1).all())
 
 
@@ -38,19 +38,19 @@ class Value:
         return replace(self, constant=self.constant + constant)
 
     def scaled(self, factor: Tensor) -> "Value":
-        """Times one factor for each channel."""
+        """Multiply each channel by a factor."""
         terms = (Term(t.node, t.mix * (factor if t.mix.ndim == 1 else factor[:, None])) for t in self.terms)
         return Value(tuple(terms), self.shape, None if self.constant is None else self.constant * factor)
 
     def mixed(self, matrix: Tensor) -> "Value":
-        """With other channels: `matrix` `[out, in]` of those it has."""
+        """Mix channels by `matrix` `[out, in]`."""
         terms = (Term(t.node, matrix * t.mix if t.mix.ndim == 1 else matrix @ t.mix) for t in self.terms)
         constant = None if self.constant is None else self.constant @ matrix.T
         return Value(tuple(terms), (len(matrix), *self.shape[1:]), constant)
 
 
 def total(values: Iterable[Value], shape: Shape) -> Value:
-    """The sum of values of one shape; terms of the same node become one."""
+    """The sum of values of one shape; terms of the same node are merged."""
     found, mixes = Value((), shape), dict[str, Tensor]()
     for value in values:
         found = found.plus(value.constant)
@@ -61,7 +61,7 @@ def total(values: Iterable[Value], shape: Shape) -> Value:
 
 
 def _matching(a: Tensor, b: Tensor) -> Tensor:
-    """The sum of two mixes; a factor for each channel is a diagonal matrix."""
+    """The sum of two mixes; a factor per channel is a diagonal matrix."""
     if a.ndim != b.ndim:
         a, b = (torch.diag(mix) if mix.ndim == 1 else mix for mix in (a, b))
     return a + b
@@ -77,7 +77,7 @@ def by_channel(values: Tensor, channels: int) -> Tensor:
 
 
 def mixing(name: str, inputs: tuple[str, ...], mix: Tensor, shape: Shape) -> Conv | Linear:
-    """The node that mixes channels: a 1x1 convolution, with a diagonal one group for each channel."""
+    """The node that mixes channels: a 1x1 convolution, with one group per channel if diagonal."""
     if len(shape) == 1:
         return Linear(name=name, inputs=inputs, shape=shape, weight=torch.diag(mix) if mix.ndim == 1 else mix)
     groups = len(mix) if mix.ndim == 1 else 1

@@ -1,4 +1,4 @@
-"""Whether an exported file does what the network does: it is run where it is meant to run, on real images.
+"""Verify that an exported file does the same as the network, by running it in its simulators on real images.
 
 Spikes are compared in single precision on all images, and in double precision on some. In single precision the last bit
 of a sum decides some spikes, in this network as in any other, and every later layer has more of them: how many these
@@ -27,7 +27,9 @@ from spikecal.progress import Progress, Silent
 from spikecal.snn.network import SpikingNetwork
 
 FAITHFUL = 1e-4  # the share of spikes that may differ
-ROUNDED = 3  # times as many as another order of additions changes here, where a simulator has no double precision
+ROUNDED = (
+    3  # tolerated multiple of the changes by a different order of additions, if a simulator lacks double precision
+)
 BATCH = 50  # images at once
 TRACED = 50  # images for double precision
 
@@ -53,7 +55,7 @@ def of_network(snn: SpikingNetwork, build: Callable[[SpikingNetwork], Netlist]) 
 
 
 def of_integers(made: Integers) -> Reference:
-    """The run in whole numbers; `x` is an image in whole numbers."""
+    """The integer run; `x` is an image in integers."""
     single = made.netlist.to(torch.float)
     return Reference(
         lambda x: run_netlist(single, x),
@@ -64,7 +66,7 @@ def of_integers(made: Integers) -> Reference:
 
 @dataclass(frozen=True)
 class Traced:
-    """What became of the network on its way into the file, on some images, in which it has so many `spikes`.
+    """Changes of the network on its way into the file, on some images with `spikes` spikes in total.
 
     Places where levels differ from the network's, in double precision: those of the netlist (`built`), of the netlist
     as written (`rounded`), and of the network itself in single precision (`rounding`). `agreeing` are images with the
@@ -82,7 +84,7 @@ class Traced:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a simulator and the network compare on `images`, in which the network has so many `spikes`.
+    """How a simulator and the network compare on `images`, on which the network has `spikes` spikes.
 
     `differing` are the places where the simulator's levels differ in single precision, and `double` those where they do
     in double precision on the images of `traced`, where the simulator has it and sums are not exact. Where it has not,
@@ -100,17 +102,17 @@ class Verdict:
     reordered: int | None
     difference: float
     agreeing: int
-    right: int | None = None  # images that the simulator gets right, and
-    expected: int | None = None  # those that the network gets right; both where labels are known
+    right: int | None = None  # images that the simulator answers correctly, and
+    expected: int | None = None  # those that the network answers correctly; both if labels are known
 
     @property
     def faithful(self) -> bool:
-        """At most one spike in 10,000 differs; in single precision that can be asked for only of exact sums."""
+        """At most one spike in 10,000 differs; in single precision, only exact sums can guarantee that."""
         return self.share <= max(FAITHFUL, ROUNDED * (self.reordered or 0) / max(1, self.spikes))
 
     @property
     def share(self) -> float:
-        """The share of spikes that differ: in the simulator, or, if that is more, in the netlist."""
+        """The share of spikes that differ: in the simulator, or in the netlist if that is more."""
         spikes = max(1, self.traced.spikes)
         wrong = self.differing / max(1, self.spikes) if self.double is None else self.double / spikes
         return max(wrong, self.traced.built / spikes)
@@ -129,11 +131,11 @@ def verify(
     labels: Tensor | None,
     progress: Progress | None = None,
 ) -> list[Verdict]:
-    """Run the file in each installed simulator; `images` are what goes in, but for the rounding of `netlist`."""
+    """Run the file in each installed simulator; `images` are the inputs before the rounding of `netlist`."""
     there, progress = simulators(to), progress or Silent()
     parts = images.split(BATCH)
     marks = [None] * len(parts) if labels is None else labels.split(BATCH)
-    progress.phase("running it elsewhere", len(parts) * len(there) + 1, None)
+    progress.phase("running in simulators", len(parts) * len(there) + 1, None)
     traced, written = _traced(netlist, reference, answer, images[:TRACED])
     progress.advance()
     own = (lambda part: run_netlist(netlist, part)) if traced.exact else reference.single
@@ -156,22 +158,22 @@ def verify(
 
 
 def simulators(to: str) -> list[Simulator]:
-    """Those that are installed for this format; ConfigError where there are none."""
+    """The installed simulators for this format; ConfigError if there are none."""
     there = [simulator for simulator in SIMULATORS[to] if simulator.installed]
     if not there:
         names = " or ".join(simulator.name for simulator in SIMULATORS[to])
-        raise ConfigError(f"nothing is installed that runs {to} files: `pip install {names}`")
+        raise ConfigError(f"no simulator for {to} files is installed: `pip install {names}`")
     return there
 
 
 def differing(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> tuple[int, int]:
-    """At how many places levels differ, and how many spikes there should be."""
+    """In how many places levels differ, and how many spikes there should be."""
     wrong = sum(int((found[name] != levels).sum()) for name, levels in expected.items())
     return wrong, sum(int(levels.abs().sum(dtype=torch.long)) for levels in expected.values())
 
 
 def _traced(netlist: Netlist, reference: Reference, answer: Answer, images: Tensor) -> tuple[Traced, Trains]:
-    """What became of the network, and the run in double precision of the netlist as written."""
+    """The changes of the network, and the run of the netlist as written, in double precision."""
     network, single = reference.double(images), reference.single(images)
     written = run_netlist(netlist.to(torch.double), images.double())
     rounding, spikes = differing(single.levels, network.levels)
@@ -191,7 +193,7 @@ def _traced(netlist: Netlist, reference: Reference, answer: Answer, images: Tens
 def _compared(
     name: str, traced: Traced, found: Trains, wanted: Trains, answer: Answer, labels: Tensor | None
 ) -> Verdict:
-    """What a simulator `found` on a batch, and what was `wanted`."""
+    """A simulator's result (`found`) on a batch, and the expected one (`wanted`)."""
     wrong, spikes = differing(found.levels, wanted.levels)
     given, expected = answer(found.outputs), answer(wanted.outputs)
     chosen, meant = given.flatten(1).argmax(1), expected.flatten(1).argmax(1)

@@ -22,11 +22,11 @@ WAY_OUT = "all ranks end. With a working directory, rerun to resume"
 
 
 class Clock:
-    """Seconds, without those in which this process was stopped: others of the same job were stopped as well."""
+    """Seconds, without those in which this process was suspended: the rest of the job was suspended as well."""
 
     def __init__(self) -> None:
         self._last, self._stopped = time.monotonic(), 0.0
-        self._lock = threading.RLock()  # a signal's handler may ask in between
+        self._lock = threading.RLock()  # a signal handler may ask in between
 
     def now(self) -> float:
         with self._lock:
@@ -89,7 +89,7 @@ class Watch:
             raise RankError(f"{self.verdict}; {WAY_OUT}", tell=not answered or self._take_leave())
 
     def leave(self) -> bool:
-        """As a launcher wants it: tell the others that this rank ends; whether it is the one to say so aloud."""
+        """On request of a launcher: tell the others that this rank ends; returns whether it is the one to report it."""
         return not self._answers() or self._take_leave()
 
     def _answers(self) -> bool:

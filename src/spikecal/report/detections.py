@@ -21,12 +21,13 @@ from spikecal.progress import Progress
 from spikecal.report.measure import Measured, Samples, ann_of
 from spikecal.report.source import Source
 from spikecal.report.spikes import data_uri
-from spikecal.snn.execute import shapes_of, steps_per_call
+from spikecal.snn.execute import largest_value, shapes_of
 from spikecal.snn.network import SpikingNetwork
 from spikecal.zoo.detectors import body_of
 
 SCENES = 6  # images whose detections are shown
 LOOKED_AT = 16  # images that errors are measured on
+HELD_FLOATS = 1 << 26  # of the largest value over all steps: larger images are not shown step by step
 LEAST, MOST = 0.1, 60  # lowest score on the page, and most boxes per image
 SIDE, QUALITY = 640, 80  # pixels of a picture's longer side, and its JPEG quality
 SCENE_BYTES = 1_000_000  # room on the page for all scenes
@@ -86,7 +87,7 @@ def stops(T: int) -> list[int]:
 
 def _fits(network: SpikingNetwork, image: Tensor) -> bool:
     """Whether all steps of an image fit into memory at once, to look at every spike."""
-    return steps_per_call(shapes_of(network.graph, (image.unsqueeze(0),)), 1) >= network.T
+    return largest_value(shapes_of(network.graph, (image.unsqueeze(0),))) * network.T <= HELD_FLOATS
 
 
 def _card(source: Source, detector: nn.Module) -> Card:

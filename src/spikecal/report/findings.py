@@ -224,7 +224,9 @@ def _energy(networks: Sequence[Facts]) -> Finding | None:
         return _finding("warning", "No energy is saved", text, todo, read)
     todo = "Use fewer steps, or stop as soon as the answer is stable."
     if even is not None and even < 1:
-        todo = "Fewer steps do not help: one step of spikes costs more than the layers that read them in the original."
+        todo = (
+            "Fewer steps do not help: one step of spikes costs more than the layers that read it cost in the original."
+        )
     return _finding("warning", "No energy is saved", text, todo)
 
 

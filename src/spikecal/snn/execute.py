@@ -20,7 +20,7 @@ from spikecal.snn.windows import added_up, gathers, over_steps, part
 Shapes = Mapping[str, Sequence[int]]  # node -> shape of its value; dimension 0, the batch, is arbitrary
 CALL_FLOATS = 1_600_000  # most numbers in an average value of one call, over all steps
 PROBES = 3  # images of a pass that computes only shapes: a number unlikely to equal other sizes
-STEP_FLOATS = 1 << 26  # most numbers in the largest value of one call, over all steps: 256 MB
+STEP_FLOATS = 1 << 23  # most numbers in the largest value of one call, over all steps: 32 MB
 
 
 @dataclass

@@ -106,7 +106,7 @@ class Recorder:
 def layers(names: Any, stages: Sequence[Stage]) -> list[str]:
     """The layers of neurons to record; DataError for anything else."""
     if not isinstance(names, str | Iterable):
-        raise DataError(f"record is a list of layers of neurons, as in run.spikes, not {names!r}")
+        raise DataError(f"record must be a list of layers of neurons, as in run.spikes, not {names!r}")
     asked = [names] if isinstance(names, str) else list(names)
     there = [stage.name for stage in stages if stage.spiking]
     for name in asked:

@@ -21,7 +21,7 @@ from spikecal.data.sources import Data
 from spikecal.errors import ConfigError, DataError, FileError, TrainingError, first_line
 from spikecal.evaluation import accuracy
 from spikecal.progress import Progress, Silent
-from spikecal.ranks import current, together
+from spikecal.ranks import Refused, current, together
 from spikecal.training import checkpoint as files
 from spikecal.training.feed import Feed, logits, mixed
 from spikecal.training.recipes import DetectionRecipe, Recipe
@@ -181,7 +181,10 @@ def fit(
     ranks.agree("train", lambda: {**facts, "validation": measure is not None})
     ranks.same([*model.parameters(), *model.buffers()])
     training = Training.start(model, recipe)
-    state = files.read(checkpoint) if ranks.decided(checkpoint.exists()) else None
+    known = [there for _, there in ranks.gathered({}, checkpoint.exists())]
+    if any(known) and not all(known):
+        raise Refused(f"{checkpoint} is not there on all ranks: choose one on a disk that they share")
+    state = files.read(checkpoint) if known[0] else None
     if state is not None:
         files.check(state, checkpoint, recipe, identity["network"], identity["data"])
         try:

@@ -208,10 +208,14 @@ def build_detector(spec: str, labels: int | None = None) -> nn.Module:
     return checked(spec, build_model(spec)[0])
 
 
-def load_detector(spec: str, weights: Path | None = None, device: Device = None) -> nn.Module:
-    """A trained detector in eval mode: with `weights`, or its own; on `device`, if given."""
+def load_detector(spec: str, weights: str | Path | None = None, device: Device = None) -> nn.Module:
+    """A trained detector in eval mode: with `weights`, or its own; on `device`, if given.
+
+    `spec` is what `spikecal convert --task detect` takes: `retinanet-r18-quarter`, `torchvision:NAME`,
+    `file.py:function`.
+    """
     home = device_of(device)
-    detector = _loaded(spec, weights)
+    detector = _loaded(spec, None if weights is None else Path(weights))
     return detector if home is None else detector.to(home)
 
 

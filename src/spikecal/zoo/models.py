@@ -149,6 +149,10 @@ def build_model(spec: str, classes: int | None = None) -> tuple[nn.Module, Card]
         return read_onnx(Path(spec).expanduser())
     if is_factory(spec):
         return _from_factory(spec)
+    from spikecal.zoo.detectors import DETECTORS  # detectors.py builds on this module
+
+    if spec in DETECTORS:
+        raise ConfigError(f"{spec} is a detector: spikecal.detection.load_detector({spec!r}) gives it")
     raise ConfigError(
         f"unknown model {spec!r}: give {', '.join(ZOO)}, {', '.join(f'{p}:NAME' for p in PACKAGES)}, "
         f"file.py:function, module:function or net.onnx"

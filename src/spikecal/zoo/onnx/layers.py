@@ -70,7 +70,7 @@ def batch_norm(c: Call) -> Value:
     if scale is None or shift is None or mean is None or variance is None:
         raise Unknown("a BatchNormalization without statistics")
     eps, training = c.attributes.get("epsilon", 1e-5), bool(c.attributes.get("training_mode", 0))
-    if c.is_constant:  # weights that are normalised whenever the network runs
+    if c.is_constant:  # weights that are normalised on every run
         weights = torch.tensor(np.asarray(c.inputs[0], dtype=np.float32))
         known = (None, None) if training else (mean, variance)
         return F.batch_norm(weights, known[0], known[1], scale, shift, training, 0.0, eps).numpy()

@@ -19,7 +19,7 @@ END = 1 << 31  # from here on, a slice ends with the dimension
 
 
 def _quotient(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Any:
-    """Of whole numbers, rounded towards zero."""
+    """Integer division, rounded towards zero."""
     return np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))
 
 
@@ -123,7 +123,9 @@ def cast(c: Call) -> Value:
 @reads("Floor", "Ceil", "Round")
 def rounded(c: Call) -> Value:
     if isinstance(c.inputs[0], list) and not c.is_constant and c.kind != "Floor":
-        raise Unknown(f"the operator {c.kind} on a size that the file leaves open")  # division has rounded it down
+        raise Unknown(
+            f"the operator {c.kind} on a size that the file leaves open"
+        )  # division has already rounded it down
     if isinstance(c.inputs[0], list):
         return c.inputs[0]  # sizes are integers
     if c.is_constant:

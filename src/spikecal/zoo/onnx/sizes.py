@@ -1,4 +1,4 @@
-"""Sizes of values that a file leaves open, found by running the network so far on tensors without numbers."""
+"""Find sizes that a file leaves open, by running the network so far on tensors without data."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch.func import functional_call
 
-BATCHES = (2, 3)  # a size that differs between them follows the batch, and is open
+BATCHES = (2, 3)  # a size that differs between them depends on the batch, and is open
 
 
 class Sizes:
-    """What is known of the sizes of an fx graph's values while it grows; nothing where the inputs' are open."""
+    """The known sizes of an fx graph's values while it grows; unknown if the inputs' are open."""
 
     def __init__(self, root: nn.Module, inputs: Mapping[fx.Node, Sequence[int | None]]) -> None:
         self._root, self._last = root, list(inputs)[-1]
@@ -24,7 +24,7 @@ class Sizes:
                     values[node] = torch.empty((batch, *sizes), device="meta")
 
     def of(self, node: fx.Node) -> list[int | None] | None:
-        """The sizes of a value; None in place of one that is open, or of all where nothing is known."""
+        """The sizes of a value, with None for an open one; None if nothing is known."""
         self._follow()
         one, other = (values.get(node) for values in self._values)
         if not isinstance(one, Tensor) or not isinstance(other, Tensor) or one.ndim != other.ndim:
@@ -36,7 +36,7 @@ class Sizes:
         while (node := self._last.next).op != "root":
             for values in self._values:
                 if all(source in values for source in node.all_input_nodes):
-                    with suppress(Exception):  # of an operation that takes no such tensors nothing is known
+                    with suppress(Exception):  # operations that reject such tensors stay unknown
                         values[node] = self._run(node, values)
             self._last = node
 

@@ -26,7 +26,7 @@ def relu_module(b: Builder, m: Any, input: Ref) -> Ref:
 
 def spike(b: Builder, x: Ref, clip: float | None) -> Ref:
     if x.ndim < 2:
-        raise Refusal("an activation of one number for each image", "squeeze or index after it, not before it")
+        raise Refusal("an activation of one number per image", "squeeze or index after it, not before it")
     return b.emit(Spike(clip=clip, channel=x.channel, ndim=x.ndim), x)
 
 
