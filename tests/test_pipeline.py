@@ -87,7 +87,8 @@ preset = "acp"
 rounding = "floor"
 sweeps = [
     [
-        {kind = "weights", images = 11, iterations = 12, batch = 13, lr = 0.5, momentum = 0.25, optimiser = "adam", held_out = 0.25},
+        {kind = "weights", images = 11, iterations = 12, batch = 13, lr = 0.5, momentum = 0.25, optimiser = "adam", \
+held_out = 0.25},
         {kind = "bias", images = 14},
     ],
     [{kind = "potential", images = 15, per = "channel"}],

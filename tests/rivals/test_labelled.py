@@ -156,6 +156,8 @@ def test_training_on_labels_helps(pipeline: Pipeline, tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(weights(again.snn), weights(result.snn), strict=True))
     result.save(tmp_path / "net.snn")
     assert torch.equal(spikecal.load(tmp_path / "net.snn")(x), result.snn(x))
+    result.report(tmp_path / "page.html")
+    assert "32 labelled images" in (tmp_path / "page.html").read_text()
 
 
 def test_labels_are_those_of_the_images() -> None:

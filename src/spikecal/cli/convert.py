@@ -38,7 +38,8 @@ def convert(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="auto, maxact, percentile, baseline, lcp, pc or acp. (default auto; baseline with --calibrator)",
+            help="auto, maxact, percentile, baseline, lcp, pc, acp, or a method of others such as rmp. "
+            "(default auto; baseline with --calibrator)",
         ),
     ] = None,
     effort: Annotated[
@@ -83,7 +84,8 @@ def convert(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="How to choose thresholds: maxact, percentile, mmse, learned or file.py:Class. (default mmse)",
+            help="How to choose thresholds: maxact, percentile, mmse, learned, local balancing or file.py:Class. "
+            "(default mmse)",
         ),
     ] = None,
     calibrator: Annotated[

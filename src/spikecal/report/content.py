@@ -127,6 +127,7 @@ def _facts(source: Source, measured: Measured, T: int) -> dict[str, Any]:
         "calibration_images": _calibration_images(source),
         "distilled": source.distilled,
         "optimised": source.optimised,
+        "labelled": source.pipeline is not None and source.pipeline.needs_labels,
         **dict.fromkeys(
             ("score", "agreement", "ann", "curve", "first", "energy", "energy_all", "delayed", "break_even")
         ),

@@ -82,7 +82,8 @@ def _energy(facts: Facts) -> str:
 def _conversion(facts: Facts) -> str:
     seconds, images = facts["seconds"], facts["calibration_images"]
     parts = [duration(seconds)] if seconds is not None else []
-    kind = "images made from the network itself" if facts["distilled"] else "unlabelled images"
+    kind = "labelled images" if facts.get("labelled") else "unlabelled images"
+    kind = "images made from the network itself" if facts["distilled"] else kind
     parts += [f"{images:,} {kind}"] if images else []
     untrained = ", and no training" if facts["optimised"] is False else ""
     return f"Conversion took {' and '.join(parts)}{untrained}." if parts else ""

@@ -24,9 +24,6 @@ class SinceLastSpike:
     alpha: float
     beta: float
 
-    def __call__(self, distance: Tensor) -> Tensor:
-        raise NotImplementedError("this slope does not depend on the distance")
-
     def over_time(self, levels: Tensor) -> Tensor:
         """The slopes of all steps, by the levels `[T, N, ...]`."""
         slopes = torch.zeros(levels.shape, device=levels.device)
@@ -79,8 +76,8 @@ class HybridTraining(FineTune):
         }
 
     def _gradients(self, whole: Whole, state: State, number: int) -> dict[str, Tensor]:
-        slope = SinceLastSpike(self.alpha, self.beta) if self.surrogate == "stdb" else partial(_scaled, self.alpha)
-        module = Trainable(whole.network, slope)
+        by_time = SinceLastSpike(self.alpha, self.beta)
+        module = Trainable(whole.network, by_time if self.surrogate == "stdb" else partial(_scaled, self.alpha))
         nodes = module.snn.graph.nodes
         values = {key.removeprefix("value/"): value for key, value in state.items() if key.startswith("value/")}
         learned = {}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,18 @@ from spikecal.snn.execute import Emission, Memory, Want, emit
 from spikecal.snn.network import SpikingNetwork
 from spikecal.snn.recording import Run
 
-Surrogate = Callable[[Tensor], Tensor]  # slope of a step from 0 to 1, by the distance from it in units of theta
-OVER_TIME = "over_time"  # a method of surrogates that know the slope of every step from the levels [T, N, ...] instead
+
+@runtime_checkable
+class OverTime(Protocol):
+    """A surrogate by what the neurons have fired, not by their potentials."""
+
+    def over_time(self, levels: Tensor) -> Tensor:
+        """The slope at every step, from the levels of all steps, `[T, N, ...]` both."""
+        ...
+
+
+# the slope of a step from 0 to 1, by the distance from it in units of theta
+Surrogate = Callable[[Tensor], Tensor] | OverTime
 
 
 def triangle(distance: Tensor) -> Tensor:
@@ -96,12 +106,12 @@ class _Firing:
 
         Neurons that round fire half a level earlier, or at their reach.
         """
-        op = self.stage.end.op
-        assert isinstance(op, Spike)
+        op, surrogate = self.stage.end.op, self.surrogate
+        assert isinstance(op, Spike) and not isinstance(surrogate, OverTime)
         reach = op.cells(charge.ndim).reach
         early = 0.0 if op.neuron.floors else 0.5 if reach is None else 1 - reach[t]
         steps = (level - math.copysign(1, level) * early for level in op.neuron.alphabet if level)
-        return sum((self.surrogate(charge - step) for step in steps), torch.zeros_like(charge))
+        return sum((surrogate(charge - step) for step in steps), torch.zeros_like(charge))
 
 
 class _Fire(torch.autograd.Function):
@@ -136,8 +146,8 @@ class _Fire(torch.autograd.Function):
         by_charge = torch.empty_like(potentials)  # the gradient in each J
         by_theta = torch.zeros_like(theta)
         by_v = torch.zeros_like(potentials[0])  # in the potential after the step
-        over_time = getattr(ctx.firing.surrogate, OVER_TIME, None)
-        slopes = None if over_time is None else over_time(levels)
+        surrogate = ctx.firing.surrogate
+        slopes = surrogate.over_time(levels) if isinstance(surrogate, OverTime) else None
         for t in range(len(levels) - 1, -1, -1):
             level = levels[t].to(potentials)
             charge = potentials[t] / theta + level

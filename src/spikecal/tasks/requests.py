@@ -67,7 +67,7 @@ def pipeline_of(
     if images is not None:
         result = result.with_images(images)
     if iterations is not None:
-        if not any(isinstance(calibrator, Weights) for calibrator in result.calibrators):
+        if not any(isinstance(part, Weights | FineTune) for part in result.parts):
             raise ConfigError("--iterations is for weights calibration, which this pipeline lacks: use --pipeline acp")
         result = result.changed(Weights, iterations=iterations).changed(FineTune, iterations=iterations)
     return result
