@@ -28,7 +28,7 @@ from spikecal.zoo.models import load_model
 
 RESULT = Path(__file__).parent / "results" / "bits.json"
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "integers.md"
-T, CALIBRATION, IMAGES, BITS = 16, 128, 250, (4, 5, 6, 8)
+T, CALIBRATION, IMAGES, BITS = 16, 128, 100, (4, 5, 6, 8)
 
 
 def main() -> None:

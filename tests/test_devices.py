@@ -144,9 +144,9 @@ def test_budgets_follow_the_device_that_is_worked_on(monkeypatch: pytest.MonkeyP
     asked: list[object] = []
     free = memory.free_memory
 
-    def watched(device: object = None) -> int:
+    def watched(device: object = None, processes: int = 1) -> int:
         asked.append(device)
-        return free(device)
+        return free(device, processes)
 
     monkeypatch.setattr("spikecal.arguments.free_memory", watched)
     spikecal.convert(residual(), images(8), T=2, pipeline=LCP)

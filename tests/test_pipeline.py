@@ -33,6 +33,7 @@ BIAS = {"kind": "bias", "images": 128}
 POTENTIAL = {"kind": "potential", "images": 128, "per": "neuron"}
 WEIGHTS = {
     "kind": "weights", "images": 1024, "iterations": 5000, "batch": 32, "lr": 1e-5, "momentum": 0.9, "optimiser": "sgd",
+    "held_out": 0.0,
 }  # fmt: skip
 PAPER: dict[str, dict[str, Any]] = {
     "maxact": {"threshold": {"kind": "maxact", "per": "layer", "images": 1024}, "sweeps": []},
@@ -86,7 +87,8 @@ preset = "acp"
 rounding = "floor"
 sweeps = [
     [
-        {kind = "weights", images = 11, iterations = 12, batch = 13, lr = 0.5, momentum = 0.25, optimiser = "adam"},
+        {kind = "weights", images = 11, iterations = 12, batch = 13, lr = 0.5, momentum = 0.25, optimiser = "adam", \
+held_out = 0.25},
         {kind = "bias", images = 14},
     ],
     [{kind = "potential", images = 15, per = "channel"}],
@@ -112,7 +114,7 @@ def test_toml_changes_every_field(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "pipeline.toml"
     path.write_text(TOML.replace("KIND", kind) + line)
     found = Pipeline.from_toml(path)
-    weights = Weights(images=11, iterations=12, batch=13, lr=0.5, momentum=0.25, optimiser="adam")
+    weights = Weights(images=11, iterations=12, batch=13, lr=0.5, momentum=0.25, optimiser="adam", held_out=0.25)
     assert found == Pipeline(
         threshold=threshold,
         rounding="floor",

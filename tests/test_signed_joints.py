@@ -331,7 +331,7 @@ def test_files_without_a_reach_fire_at_half_a_threshold(tmp_path: Path) -> None:
         (torch.full((7, 1), 0.5), "does not have a reach for 8 steps"),
         (torch.full((8, 1), 0.25), "at least half a threshold"),
         (torch.full((8, 5), 0.5), "different numbers of channels"),
-        (torch.full((8, 1), torch.nan), "not finite"),
+        (torch.full((8, 1), torch.nan), "NaN or infinite"),
     ],
 )
 def test_what_a_file_may_not_say_of_a_reach(reach: Tensor, match: str, tmp_path: Path) -> None:

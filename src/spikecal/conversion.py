@@ -85,9 +85,9 @@ def convert(
     Args:
         model: A trained network of ReLU and linear operations that `torch.fx` can trace. `spikecal.check` shows
             whether it converts.
-        images: A tensor, a dataset or a loader, normalised as in training and not augmented. Labels are ignored, except
-        by the pipelines `"hybrid-train"` and `"qcfs"`, which learn from them.
-    T: Time steps, or a list for one network each. By default 32, or chosen to fit `latency` if that is given.
+        images: A tensor, a dataset or a loader, normalised as in training and not augmented. Labels are ignored,
+            except by the pipelines `"hybrid-train"` and `"qcfs"`, which learn from them.
+        T: Time steps, or a list for one network each. By default 32, or chosen to fit `latency` if that is given.
         pipeline: How to convert: `AUTO`, which tries several pipelines and keeps the best, another preset or its name
             (`"lcp"`, `"acp"`, …), or a `Pipeline`.
         latency: Steps from the first of the input to the last of the output: a number, `"2x"` for twice T or `"+10"`

@@ -63,9 +63,13 @@ class Needs:
         memory = ", ".join(f"{name} {in_words(count)}" for name, count in parts.items())
         disk = f"; {in_words(self.disk)} on disk, in {self.folder}" if self.disk else ""
         return (
-            f"T={self.T}, {self.images:,} images, {self.at_once} images and {steps} per call: about "
+            f"T={self.T}, {_images(self.images)}, {_images(self.at_once)} and {steps} per call: about "
             f"{duration(self.seconds)}; {in_words(self.memory)} of memory ({memory}){disk}"
         )
+
+
+def _images(count: int) -> str:
+    return f"{count:,} image{'' if count == 1 else 's'}"
 
 
 def needs(context: Context, T: int) -> Needs:
@@ -114,7 +118,7 @@ def peak_bytes(stages: Sequence[Stage], shapes: Shapes, T: int, images: int, lea
 
 
 def bits_per_step(stage: Stage) -> int:
-    """Bytes that the cache holds per step of a neuron or a joint."""
+    """Bits that the cache holds per step of a neuron or a joint."""
     return level_bits(stage.end.op.neuron.alphabet) if isinstance(stage.end.op, Spike) else 32
 
 
@@ -147,8 +151,8 @@ def check_room(found: Needs, memory: int, disk: int) -> None:
     if least > memory:
         raise ConfigError(
             f"this conversion needs {in_words(least)} of memory ({in_words(found.working)} for one call of "
-            f"{found.at_once} images and {found.steps} steps, {in_words(found.histograms)} for histograms) besides its "
-            f"images, but {in_words(memory)} is free: convert on a larger machine, or with smaller images"
+            f"{_images(found.at_once)} and {found.steps} steps, {in_words(found.histograms)} for histograms) besides "
+            f"its images, but {in_words(memory)} is free: convert on a larger machine, or with smaller images"
         )
     if found.disk > disk:
         raise ConfigError(

@@ -11,7 +11,7 @@ import pytest
 import torch
 from networks import images, residual
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 import spikecal
 from spikecal.ahead import ahead
@@ -80,7 +80,7 @@ def test_agreement_is_told_where_there_are_no_labels() -> None:
 
 def test_processes_read_a_dataset_to_the_same_figures() -> None:
     assert spikecal.evaluate(snn(), Made(), workers=2) == spikecal.evaluate(snn(), Made())
-    for data in ((images(4), torch.arange(4)), Stream()):
+    for data in ((images(4), torch.arange(4)), Stream(), DataLoader(Made(), num_workers=1)):
         with pytest.raises(ConfigError, match="workers are for datasets"):
             spikecal.evaluate(snn(), data, workers=2)
     with pytest.raises(ConfigError, match="workers must be a non-negative integer, not -1"):

@@ -66,5 +66,5 @@ def test_a_stage_stops_where_nothing_is_gained() -> None:
 
 def test_the_paper_uses_all_images() -> None:
     assert all(c.held_out == 0 for c in spikecal.ACP.calibrators if isinstance(c, Weights))
-    with pytest.raises(ConfigError, match=r"held out is 0 to 0.5, not 0.9"):
+    with pytest.raises(ConfigError, match=r"held-out images must be in \[0, 0.5\], not 0.9"):
         Weights(held_out=0.9)

@@ -75,7 +75,7 @@ def net(tmp_path: Path) -> str:
         (["convert", "resnet20", "--weights", ".", "-o", "x.snn"], "is a folder: give the checkpoint in it"),
         (["convert", "torchvision:rsnet18", "-o", "x.snn"], "no model 'rsnet18': did you mean resnet18"),
         (["convert", "timm:resnt50", "-o", "x.snn"], "no model 'resnt50': did you mean resnet50"),
-        (["convert", "pytorchcv:resnt20_cifar10", "-o", "x.snn"], "it has resnet20_cifar10"),
+        (["convert", "pytorchcv:resnt20_cifar10", "-o", "x.snn"], "did you mean resnet20_cifar10"),
         (["convert", "resnet20", "-o", "none/x.snn"], "no folder"),
         (["convert", "resnet20", "-o", "."], "is a folder"),
         (["convert", "resnet20", "-o", "net.snn", "--seed", "99999999999999999999999"], "--seed"),

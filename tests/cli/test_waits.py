@@ -70,7 +70,7 @@ def test_waits_are_placed_told_and_kept(call: Run, run: Run) -> None:
 
 def test_people_read_the_same(call: Run, run: Run) -> None:
     code, out, err = call("make", "-T", 4, "--latency", 10)
-    assert code == 0 and err.count("T = 4: waits were decided on 16 held-out images") == 1
+    assert code == 0 and err.count("T = 4: waits were decided on only 16 held-out images") == 1
     network = spikecal.load("net.snn")
     assert f"T = 4: latency {network.latency}, one image every {network.interval} steps; waits kept" in out
     shown = out.split()

@@ -102,7 +102,7 @@ def test_rates_and_energy_of_several_outputs() -> None:
     assert found.accuracy == [] and found.agreement == [] and found.images == 8
     assert set(found.rates) == set(snn.run(x).spikes) and found.energy is not None and found.energy.ratio is not None
     assert spikecal.evaluate(snn, x, ann=net).spikes == found.spikes
-    with pytest.raises(DataError, match="one output of classes"):
+    with pytest.raises(DataError, match="a single output of classes"):
         spikecal.evaluate(snn, (x, [0] * 8))
 
 
@@ -125,7 +125,7 @@ def test_rates_and_energy_with_analog_heads(tmp_path: Path) -> None:
     assert found.accuracy == [] and found.spikes > 0 and found.energy is not None and found.energy.ratio is not None
     shown = dict(zip((table := result.summary(x)).names, table.rows[-1], strict=True))
     assert shown["energy %"] == f"{100 * found.energy.ratio:.1f}" and "accuracy %" not in shown
-    with pytest.raises(DataError, match="one output of classes"):
+    with pytest.raises(DataError, match="a single output of classes"):
         spikecal.evaluate(result.snn, (x, [0] * 8))
     result.report(tmp_path / "r.html", x)
 

@@ -72,7 +72,7 @@ def test_training_lowers_the_loss_and_measures(folder: Path, tmp_path: Path) -> 
 
 def test_another_set_of_boxes_is_refused(folder: Path, tmp_path: Path) -> None:
     trained(folder, tmp_path / "c")
-    with pytest.raises(ConfigError, match="other images"):
+    with pytest.raises(ConfigError, match="different images"):
         trained(voc(tmp_path / "other", train=5, test=1), tmp_path / "c")
 
 

@@ -92,7 +92,7 @@ def test_what_cannot_be_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(DataError, match="name some in record"):
         snn.run(X, potentials=True)
     monkeypatch.setattr(recording, "free_memory", lambda device: 1000)
-    with pytest.raises(DataError, match=r"takes 12.3 kB, and 1.0 kB of memory are free: record fewer"):
+    with pytest.raises(DataError, match=r"takes 12.3 kB, but only 1.0 kB of memory is free: record fewer"):
         snn.run(X, record=["relu"])
 
 

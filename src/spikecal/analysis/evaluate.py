@@ -397,7 +397,7 @@ def batches(
     """
     refuse_names(data)
     data = as_tensor(data)
-    pair, reads = _pair(data), False
+    pair, reads, made = _pair(data), False, False
     if isinstance(data, Tensor):
         found: Iterable[Any] = data.split(BATCH)
         count = -(-len(data) // BATCH)
@@ -409,12 +409,12 @@ def batches(
         count = -(-len(images) // BATCH)
     elif hasattr(data, "__getitem__") and hasattr(data, "__len__") and not is_list_of_batches(data, dims):
         found = loader = torch.utils.data.DataLoader(data, batch_size=BATCH, num_workers=workers)
-        count, reads = len(loader), True
+        count, reads, made = len(loader), True, True
     elif isinstance(data, Iterable):
         found, count, reads = data, getattr(data, "__len__", lambda: 0)(), not isinstance(data, (list, tuple))
     else:
         raise DataError(f"evaluation needs images, with labels or without, not {type(data).__name__}")
-    if workers and not isinstance(found, torch.utils.data.DataLoader):
+    if workers and not made:
         raise ConfigError("workers are for datasets: tensors need none, and a loader has its own setting")
     if progress is not None:
         progress.phase("evaluate", count, None)

@@ -1,6 +1,6 @@
 """Samples for weights calibration: mean inputs of a stage and the ANN's values at its end, in minibatches."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -76,6 +76,13 @@ class Samples:
             for part in torch.arange(len(group.target), device=group.target.device).split(size):
                 if len(part):
                     yield group.take(part, self.device)
+
+    def total(self, numbers: Iterable[Tensor]) -> float:
+        """The sum of these numbers, and of those of all other ranks."""
+        total = self.ranks.sum(1, self.device)
+        for number in numbers:
+            total.add(number.reshape(1))
+        return float(total.total())
 
     def draw(self, size: int) -> Iterator[tuple[Sample, float]]:
         """This rank's images of a minibatch in as few parts as memory allows, and the share of each."""

@@ -64,7 +64,7 @@ class Recorder:
         needed = each * T * len(images) * sum(prod(shapes[name][1:]) for name in self._names)
         if needed and needed > (free := free_memory(images.device)):
             raise DataError(
-                f"the recording takes {in_words(needed)}, but {in_words(free)} of memory are free: "
+                f"the recording takes {in_words(needed)}, but only {in_words(free)} of memory is free: "
                 f"record fewer layers, or run fewer images at a time"
             )
         for name in self._names:
