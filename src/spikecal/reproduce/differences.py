@@ -142,7 +142,7 @@ def _chosen(rows: Sequence[Pipeline], available: int) -> str:
 
 def _of_size(plan: Plan) -> list[str]:
     table, sizes = plan.table, plan.sizes
-    learned = any(row.pipeline.fixed.learns for row in table.rows)
+    learned = any(isinstance(c, Weights) for row in table.rows for c in row.pipeline.fixed.calibrators)
     short = not plan.T or any(not sizes.is_long(table, T) for T in plan.T)
     said = []
     if (missing := [T for T in table.T if T not in plan.T]) and table.name != "samples":  # its T is our choice anyway
