@@ -22,6 +22,8 @@ from networks import images, residual
 import spikecal
 import spikecal.conversion
 
+os.environ["SPIKECAL_KERNELS"] = "torch"  # loading compiled loops would take a third of each child's time
+
 MOMENTS = 20
 Trap = Callable[[], None]  # armed in the child
 PIPELINE = spikecal.Pipeline(

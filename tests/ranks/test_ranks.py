@@ -128,7 +128,7 @@ def test_ranks_that_differ_are_refused(report: dict[str, Any], count: int) -> No
             assert f"rank 1 differs from rank 0 in its {named}" in found["refused"][what]
         assert ".dev" in found["refused"]["version"]
         for what in ("checkpoint", "directory"):
-            assert "is not there on all ranks" in found["refused"][what]
+            assert "does not exist on all ranks" in found["refused"][what]
 
 
 @pytest.mark.parametrize("count", [2, 3])

@@ -183,7 +183,7 @@ def fit(
     training = Training.start(model, recipe)
     known = [there for _, there in ranks.gathered({}, checkpoint.exists())]
     if any(known) and not all(known):
-        raise Refused(f"{checkpoint} is not there on all ranks: choose one on a disk that they share")
+        raise Refused(f"{checkpoint} does not exist on all ranks: choose one on a shared disk")
     state = files.read(checkpoint) if known[0] else None
     if state is not None:
         files.check(state, checkpoint, recipe, identity["network"], identity["data"])
