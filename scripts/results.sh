@@ -24,7 +24,7 @@ table() { # GROUP TABLE OPTION …
 bn="--weights vgg16-half=$WEIGHTS/vgg16-half.safetensors"
 plain="--weights vgg16-half-nobn=$WEIGHTS/vgg16-half-nobn.safetensors"
 halves="--model vgg16-half --model vgg16-half-nobn $bn $plain"
-few="--images 500 --iterations 100" # test images, and iterations of weights calibration
+few="--images 250 --iterations 100" # test images, and iterations of weights calibration
 
 [ $# -gt 0 ] || set -- defaults ablations resnet20 wide vgg16-half time detect detectors fakedata imagenet \
     frontier frontier-vgg frontier-deep frontier-wide frontier-small
