@@ -62,10 +62,8 @@ class Needs:
         }  # fmt: skip
         memory = ", ".join(f"{name} {in_words(count)}" for name, count in parts.items())
         disk = f"; {in_words(self.disk)} on disk, in {self.folder}" if self.disk else ""
-        return (
-            f"T={self.T}, {_images(self.images)}, {_images(self.at_once)} and {steps} per call: about "
-            f"{duration(self.seconds)}; {in_words(self.memory)} of memory ({memory}){disk}"
-        )
+        calls = f", {_images(self.images)}, {_images(self.at_once)} and {steps} per call" if self.images else ""
+        return f"T={self.T}{calls}: about {duration(self.seconds)}; {in_words(self.memory)} of memory ({memory}){disk}"
 
 
 def _images(count: int) -> str:
