@@ -138,7 +138,8 @@ def show_plan(context: Context, plan: Plan, steps: Sequence[int]) -> None:
         batch = [torch.cat(x) for x in zip(*few, strict=True)] if len({x.shape for x, *_ in few}) == 1 else few[0]
         per_image = fastest(lambda: context.ann.run(*batch)) / len(batch[0])
         seconds = per_image * sum(passes(plan, T) for T in steps) / context.ranks.count
-        return f"plan: {replace(found, seconds=seconds)}" if seconds >= WORTH_SAYING or found.disk else None
+        spilled = found.disk and not found.all_on_disk  # a working directory was asked for
+        return f"plan: {replace(found, seconds=seconds)}" if seconds >= WORTH_SAYING or spilled else None
 
     tell(context.progress, said)
 
