@@ -267,7 +267,5 @@ def _read(path: Path, device: torch.device) -> Value:
     if "bits" in found:
         shape, lowest = tuple(found["shape"].tolist()), int(found["lowest"])
         return Train(found["bits"].to(device), shape, found["height"].to(device), lowest)
-    value = found[
-        "value"
-    ].clone()  # copied to torch's own memory: matrix products round differently with another alignment
+    value = found["value"].clone()  # into torch's own memory: matrix products round differently if aligned otherwise
     return (standard(value) if path.suffix != ".ann" else channels_last(value)).to(device)

@@ -1,1 +1,1 @@
-"""Methods of others that the paper compares with, and that came after it: each from its own paper."""
+"""Methods that the paper compares with, and later ones: each follows its own paper."""

@@ -1,4 +1,4 @@
-"""Thresholds out of the spiking network itself: Spike-Norm's, and RMP's, which are a part of them."""
+"""Thresholds taken from the spiking network itself: Spike-Norm's, and RMP's, which are a share of these."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ class SpikeNorm(Calibrator):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.factor <= 1:
-            raise ConfigError(f"thresholds are scaled by a factor above 0 and at most 1, not by {self.factor}")
+            raise ConfigError(f"the factor must be above 0 and at most 1, not {self.factor}")
 
     def applies(self, stage: Stage) -> bool:
         return balanced(stage)
@@ -63,9 +63,9 @@ class ResidualThreshold(Calibrator):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.lost < 1:
-            raise ConfigError(f"the share of charge that may be lost is at least 0 and below 1, not {self.lost}")
+            raise ConfigError(f"the share of charge that may be lost must be in [0, 1), not {self.lost}")
         if self.grid < 1:
-            raise ConfigError(f"a grid has at least one value, not {self.grid}")
+            raise ConfigError(f"the grid needs at least one value, not {self.grid}")
 
     def applies(self, stage: Stage) -> bool:
         return balanced(stage)
@@ -118,8 +118,8 @@ def mean_current(view: StageView, call: range) -> Tensor:
 
 
 def currents(view: StageView, call: range) -> Iterator[tuple[Tensor, int]]:
-    """What arrives at the neurons, `[steps or 1, N, ...]`, and of how many steps: all that fit at once."""
-    if view.at_once >= view.T:
+    """What arrives at the neurons, `[steps or 1, N, ...]`, and for how many steps: as many as fit at once."""
+    if view.at_once >= view.T and not view.wait:  # where layers wait, the view has means of their first steps
         yield view.current(call), view.T
         return
     memory = Memory()

@@ -59,9 +59,9 @@ class HybridTraining(FineTune):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.surrogate not in ("stdb", "linear"):
-            raise ConfigError(f"the surrogate is stdb or linear, not {self.surrogate!r}")
+            raise ConfigError(f"the surrogate must be stdb or linear, not {self.surrogate!r}")
         if not (self.alpha > 0 and self.beta >= 0):
-            raise ConfigError(f"alpha is positive and beta not negative, not {self.alpha} and {self.beta}")
+            raise ConfigError(f"alpha must be positive and beta at least 0, not {self.alpha} and {self.beta}")
 
     def passes(self, images: int, T: int) -> float:
         """Every iteration goes forward and backward through all steps."""
@@ -128,9 +128,9 @@ class LearnedClips(FineTune):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.levels < 1:
-            raise ConfigError(f"an activation has at least one level, not {self.levels}")
+            raise ConfigError(f"an activation needs at least one level, not {self.levels}")
         if not self.clip_lr > 0:
-            raise ConfigError(f"a learning rate is positive, not {self.clip_lr}")
+            raise ConfigError(f"the learning rate must be positive, not {self.clip_lr}")
 
     def passes(self, images: int, T: int) -> float:
         return 3.0 * self.iterations * min(self.batch, images)

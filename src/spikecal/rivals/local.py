@@ -25,9 +25,9 @@ class LocalBalancing(Threshold):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.rate <= 1:
-            raise ConfigError(f"the rate of local threshold balancing is above 0 and at most 1, not {self.rate}")
+            raise ConfigError(f"the rate of local threshold balancing must be above 0 and at most 1, not {self.rate}")
         if self.rounds < 1:
-            raise ConfigError(f"local threshold balancing takes at least one round, not {self.rounds}")
+            raise ConfigError(f"local threshold balancing needs at least one round, not {self.rounds}")
 
     def choose(self, histogram: Histogram, T: int, quantiser: Quantiser) -> Tensor:
         edges, counts = histogram.edges(), histogram.counts.double()
