@@ -7,6 +7,7 @@ import pytest
 import torch
 from networks import images, residual
 from torch import Tensor, nn
+from waiting import calibrated
 
 import spikecal
 from spikecal.calibration.finetune import FineTune
@@ -53,6 +54,14 @@ def test_in_parts_of_the_steps_it_finds_the_same(monkeypatch: pytest.MonkeyPatch
     whole = thetas(spikecal.convert(residual(), images(8), T=9, pipeline="rmp").snn)
     monkeypatch.setattr("spikecal.snn.execute.STEP_FLOATS", 4096)
     assert thetas(spikecal.convert(residual(), images(8), T=9, pipeline="rmp").snn) == pytest.approx(whole, rel=1e-4)
+
+
+@pytest.mark.parametrize("wait", [1, 3])
+def test_layers_that_wait_are_balanced_on_single_steps(monkeypatch: pytest.MonkeyPatch, wait: int) -> None:
+    pipeline = Pipeline(sweeps=((SpikeNorm(),),))
+    whole = thetas(calibrated(residual(), images(8), pipeline, 8, wait)[0])
+    monkeypatch.setattr("spikecal.snn.execute.STEP_FLOATS", 4096)  # some steps at a time: each by itself
+    assert thetas(calibrated(residual(), images(8), pipeline, 8, wait)[0]) == pytest.approx(whole, rel=1e-4)
 
 
 def test_the_residual_decides_how_far_a_threshold_falls() -> None:
