@@ -25,6 +25,7 @@ bn="--weights vgg16-half=$WEIGHTS/vgg16-half.safetensors"
 plain="--weights vgg16-half-nobn=$WEIGHTS/vgg16-half-nobn.safetensors"
 halves="--model vgg16-half --model vgg16-half-nobn $bn $plain"
 few="--images 250 --iterations 100" # test images, and iterations of weights calibration
+fewer="--images 150 --iterations 100 --weights-images 128"
 
 [ $# -gt 0 ] || set -- defaults ablations resnet20 wide vgg16-half time detect detectors fakedata imagenet \
     frontier frontier-vgg frontier-deep frontier-wide frontier-small
@@ -35,11 +36,11 @@ for group; do
         table defaults samples --data cifar10 --seeds 5 $few
         ;;
     ablations) # ResNet-20 and half VGG-16
-        table ablations clipround $plain --data cifar10 --seeds 2 $few
-        table ablations threshold $plain --data cifar10 --seeds 2 $few
-        table ablations bn $bn $plain --data cifar10 --seeds 2 $few
-        table ablations lcp $bn --data cifar10 --seeds 2 $few
-        table ablations acp $bn --data cifar10 --seeds 2 $few
+        table ablations clipround $plain --data cifar10 --seeds 2 $fewer
+        table ablations threshold $plain --data cifar10 --seeds 2 $fewer
+        table ablations bn $bn $plain --data cifar10 --seeds 2 $fewer
+        table ablations lcp $bn --data cifar10 --seeds 2 $fewer
+        table ablations acp $bn --data cifar10 --seeds 2 $fewer
         ;;
     resnet20)
         table resnet20 cifar --model resnet20 --model resnet20-nobn --data cifar10 --images 10000 --long-images 1000
@@ -66,14 +67,14 @@ for group; do
         table fakedata fakedata --with "vgg16-half=$WEIGHTS/vgg16-half.safetensors"
         ;;
     frontier)
-        table frontier frontier --data cifar10 --images 2000
+        table frontier frontier --data cifar10 --images 1000
         ;;
     frontier-vgg)
-        table frontier-vgg frontier --model vgg16-half $bn --data cifar10 --images 2000 --waits 7
+        table frontier-vgg frontier --model vgg16-half $bn --data cifar10 --images 500 --waits 7
         ;;
     frontier-deep)
         table frontier-deep frontier --model resnet56 --weights "resnet56=$WEIGHTS/resnet56.safetensors" \
-            --data cifar10 --images 2000 --waits 24 -T 8 -T 16 -T 32
+            --data cifar10 --images 500 --waits 24 -T 8 -T 16 -T 32
         ;;
     frontier-wide)
         table frontier-wide frontier --model resnet20-wide --weights "resnet20-wide=$WEIGHTS/resnet20-wide.safetensors" \
