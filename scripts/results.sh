@@ -28,7 +28,7 @@ few="--images 250 --iterations 100" # test images, and iterations of weights cal
 fewer="--images 150 --iterations 100 --weights-images 128"
 
 [ $# -gt 0 ] || set -- defaults ablations resnet20 wide vgg16-half time detect detectors fakedata imagenet \
-    frontier frontier-vgg frontier-deep frontier-wide frontier-small
+    frontier frontier-high latency frontier-vgg frontier-deep frontier-wide frontier-small
 for group; do
     case $group in
     defaults)
@@ -69,6 +69,13 @@ for group; do
     frontier)
         table frontier frontier --data cifar10 --images 1000
         ;;
+    frontier-high)
+        table frontier-high frontier --effort high --row "AUTO, high effort" --row "AUTO, high effort, latency T+10" \
+            --data cifar10 --images 1000 -T 4 -T 8
+        ;;
+    latency)
+        table latency latency --data cifar10 --images 1000
+        ;;
     frontier-vgg)
         table frontier-vgg frontier --model vgg16-half $bn --data cifar10 --images 500 --waits 7
         ;;
@@ -104,7 +111,7 @@ for group; do
         ;;
     *)
         echo "no group $group: defaults, ablations, resnet20, wide, vgg16-half, time, detect, detectors, fakedata, imagenet," \
-            "frontier, frontier-vgg, frontier-deep, frontier-wide or frontier-small" >&2
+            "frontier, frontier-high, latency, frontier-vgg, frontier-deep, frontier-wide or frontier-small" >&2
         exit 2
         ;;
     esac

@@ -1,6 +1,7 @@
 """The frontier in a miniature: how its networks are made, what its cells hold, and the picture."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from spikecal.graph.ops import Spike
 from spikecal.pipeline import AUTO, LCP, Plan
 from spikecal.progress import Silent
 from spikecal.reproduce.tables import OURS, find
-from spikecal.reproduce.ways import Converted, Made, Order, TwoPhase, Way
+from spikecal.reproduce.ways import Converted, Made, Order, TwoPhase, Way, Within
 
 
 def made(way: Way, T: int, plan: Plan = LCP) -> Made:
@@ -99,6 +100,30 @@ def test_waits_are_for_the_frontier(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "lcp", "--waits", "3"]) == 2
     assert "--waits is for the table frontier, not for lcp" in capsys.readouterr().err
     assert find("frontier") == OURS["frontier"] != find("frontier", 3)
+
+
+def test_effort_is_for_the_frontier(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "latency", "--effort", "high"]) == 2
+    assert "--effort is for the table frontier, not for latency" in capsys.readouterr().err
+    tuned = {row.label: row.pipeline for row in find("frontier", 3, "high").rows}
+    assert tuned["AUTO, high effort"] == tuned["AUTO, high effort, latency T+3"] == replace(AUTO, effort="high")
+
+
+def test_equal_latency(reproduce: Reproduce) -> None:
+    """T is chosen within the latency of the column; the page says which was."""
+    found = reproduce("latency", "-T", "6", "--seeds", "1", "--row", "LCP", "--row", "AUTO with waits")
+    (network,) = found["networks"]
+    lcp, waiting = (row["columns"]["6"] for row in network["rows"])
+    assert lcp["latency"] == 6 >= waiting["latency"]
+    (kept,) = waiting["kept"]
+    assert 2 <= int(kept.removeprefix("T=").partition(",")[0]) <= 6
+    assert [claim["claim"] for claim in found["claims"]] == ["AUTO with waits beats LCP"]
+
+
+def test_t_is_free_within_a_latency() -> None:
+    free = made(Within(), 9)
+    assert free.snn.latency <= 9 and free.kept == f"T={free.snn.T}"
+    assert Within().depends() not in (Converted().depends(), Converted("+9").depends())
 
 
 def test_panels_share_the_accuracy() -> None:

@@ -71,6 +71,10 @@ def reproduce(
         int | None,
         typer.Option(min=1, metavar="N", help="Of frontier: steps of latency beyond T. (default 10)"),
     ] = None,
+    effort: Annotated[
+        options.Effort | None,
+        typer.Option(metavar="EFFORT", help="Of frontier: how much AUTO tries. (default normal)"),
+    ] = None,
     rivals: Annotated[
         bool, typer.Option("--rivals", help="Of cifar: measure the methods that the paper only quotes, too.")
     ] = False,
@@ -115,7 +119,7 @@ def reproduce(
     flags = {"--with": others, "--other": other, "--distilled": distilled, "--distill-iterations": distill_iterations}
     for_sources = [flag for flag, value in flags.items() if value]
     if name is None:
-        if model or weights or data or waits or rivals or rows or for_sources:
+        if model or weights or data or waits or effort or rivals or rows or for_sources:
             raise ConfigError("name a table: without NAME, `spikecal reproduce` lists the tables and their networks")
         show(list_tables(full, sizes, data_root, steps or []), json)
         return
@@ -127,8 +131,8 @@ def reproduce(
     )
     asked = Reproduction(
         table=name, models=model or [], weights=options.checkpoints(weights or [], model or []), data=data,
-        data_root=data_root, steps=steps or [], full=full, sizes=sizes, waits=waits, rivals=rivals, wanted=wanted,
-        for_sources=for_sources, rows=rows or [], strict=strict, output=output,
+        data_root=data_root, steps=steps or [], full=full, sizes=sizes, waits=waits, effort=effort, rivals=rivals,
+        wanted=wanted, for_sources=for_sources, rows=rows or [], strict=strict, output=output,
         memory=None if memory is None else parse_bytes(memory), command=_command(context), device=device,
     )  # fmt: skip
     with bars(json) as progress:

@@ -9,6 +9,7 @@ from typing import Any
 
 from spikecal.errors import ConfigError, SpikecalError
 from spikecal.files import check_folder, write_whole
+from spikecal.pipeline import Effort
 from spikecal.progress import Progress, has_bars
 from spikecal.ranks import current
 from spikecal.reproduce.picture import draw
@@ -33,7 +34,8 @@ class Reproduction:
     steps: Sequence[int]
     full: bool  # as in the paper
     sizes: Mapping[str, int | None]  # values of `Sizes` other than the defaults
-    waits: int | None  # of the frontier
+    waits: int | None  # of the frontier, as is the effort
+    effort: Effort | None
     rivals: bool  # whether methods of others are measured too
     wanted: Wanted
     for_sources: Sequence[str]  # the given flags about sources
@@ -47,7 +49,7 @@ class Reproduction:
 
 def reproduce_table(asked: Reproduction, progress: Progress | None, say: Say) -> Outcome:
     """Measure the missing cells, and write the table as JSON and as Markdown."""
-    table = find(asked.table, asked.waits, asked.rivals)
+    table = find(asked.table, asked.waits, asked.effort, asked.rivals)
     table = with_rows(table, asked.rows) if asked.rows else table
     if asked.for_sources and not table.sources:
         raise ConfigError(f"{asked.for_sources[0]} is for the table fakedata, not for {table.name}")

@@ -20,6 +20,7 @@ from spikecal.pipeline import (
     ROBUST_NORM,
     SPIKE_NORM,
     TSC,
+    Effort,
     Pipeline,
     Plan,
 )
@@ -27,7 +28,7 @@ from spikecal.reproduce.detectors import Detector
 from spikecal.reproduce.kinds import SUBJECTS, subject_of
 from spikecal.reproduce.sizes import PAPER, Sizes
 from spikecal.reproduce.subjects import Subject
-from spikecal.reproduce.ways import Anytime, Converted, TwoPhase, Way
+from spikecal.reproduce.ways import Anytime, Converted, TwoPhase, Way, Within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,8 +289,12 @@ TABLES = {table.name: table for table in _ALL}  # of the paper
 WAITS = 10  # steps of latency beyond T
 
 
-def frontier(waits: int = WAITS) -> Table:
+PAPERS = tuple(Row(label=name, pipeline=p) for name, p in (("LCP", LCP), ("PC", PC), ("ACP", ACP)))
+
+
+def frontier(waits: int = WAITS, effort: Effort = AUTO.effort) -> Table:
     """The cost of accuracy in steps, spikes and energy, with the paper's pipelines and ours."""
+    auto, name = replace(AUTO, effort=effort), "AUTO" if effort == AUTO.effort else f"AUTO, {effort} effort"
     return Table(
         name="frontier",
         title="Accuracy against latency, spikes and energy",
@@ -297,11 +302,9 @@ def frontier(waits: int = WAITS) -> Table:
         "with LCP: every layer waits T - 1 steps, which is the most that waiting can give.",
         rows=(
             Row(label="BASELINE", pipeline=BASELINE),
-            Row(label="LCP", pipeline=LCP),
-            Row(label="PC", pipeline=PC),
-            Row(label="ACP", pipeline=ACP),
-            Row(label="AUTO", pipeline=AUTO),
-            Row(label=f"AUTO, latency T+{waits}", pipeline=AUTO, way=Converted(f"+{waits}")),
+            *PAPERS,
+            Row(label=name, pipeline=auto),
+            Row(label=f"{name}, latency T+{waits}", pipeline=auto, way=Converted(f"+{waits}")),
             Row(label="two-phase", pipeline=LCP, way=TwoPhase()),
         ),
         T=(2, 4, 8, 16, 32),
@@ -310,7 +313,18 @@ def frontier(waits: int = WAITS) -> Table:
     )
 
 
-OURS = {"frontier": frontier()}
+LATENCY = Table(
+    name="latency",
+    title="Accuracy at equal latency",
+    about="Networks that all answer after the same number of steps, T in the columns. The paper's pipelines and AUTO "
+    "without waiting run for so many steps; AUTO with waits chooses a T and waits within them.",
+    rows=(*PAPERS, Row(label="AUTO", pipeline=AUTO), Row(label="AUTO with waits", pipeline=AUTO, way=Within())),
+    T=(14, 18, 26),
+    kind="frontier",
+    sizes=Sizes(seeds=1),
+)
+
+OURS = {table.name: table for table in (frontier(), LATENCY)}
 
 
 IMAGES = "Images are currents, not Poisson spikes"
@@ -378,15 +392,14 @@ def with_rows(table: Table, labels: Sequence[str]) -> Table:
     return replace(table, rows=tuple(row for row in table.rows if row.label in labels))
 
 
-def find(name: str, waits: int | None = None, rivals: bool = False) -> Table:
-    """The table of that name; `waits` is for the frontier, `rivals` for the table that quotes methods of others."""
+def find(name: str, waits: int | None = None, effort: Effort | None = None, rivals: bool = False) -> Table:
+    """The table of that name; `waits` and `effort` are for the frontier, `rivals` for the table that quotes others."""
     known = {**TABLES, **OURS}
     if name not in known:
         raise ConfigError(f"there is no table {name!r}: choose from {', '.join(known)}")
     if rivals:
         return with_rivals(known[name])
-    if waits is None:
-        return known[name]
-    if name not in OURS:
-        raise ConfigError(f"--waits is for the table frontier, not for {name}")
-    return frontier(waits)
+    for flag, given in (("--waits", waits), ("--effort", effort)):
+        if given is not None and name != "frontier":
+            raise ConfigError(f"{flag} is for the table frontier, not for {name}")
+    return frontier(waits or WAITS, effort or AUTO.effort) if name == "frontier" else known[name]

@@ -10,6 +10,7 @@ from torch import nn
 from spikecal.arguments import home_of, image_dims, memory_of, number_of_inputs
 from spikecal.calibration.images import collect
 from spikecal.calibration.sweep import StageRecord
+from spikecal.choice.placement import STEPS
 from spikecal.conversion import convert
 from spikecal.graph.joints import Joints
 from spikecal.phases import Context, run_phases
@@ -38,7 +39,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Made:
-    """A network, the records of its stages, and which pipeline was kept if it was chosen."""
+    """A network, the records of its stages, and what was kept: T and pipeline, as far as they were chosen."""
 
     snn: SpikingNetwork
     records: list[StageRecord]
@@ -69,21 +70,7 @@ class Converted(Way):
     latency: str | None = None
 
     def make(self, order: Order) -> Made:
-        result = convert(
-            order.model,
-            order.images,
-            T=order.T,
-            pipeline=order.plan,
-            latency=self.latency,
-            joints=PAPERS_JOINTS,
-            seed=order.seed,
-            workdir=order.workdir,
-            memory=order.memory,
-            records=False,
-            progress=order.progress,
-        )
-        choice = result.origin.choices.get(order.T)
-        return Made(result.at(order.T), result.records, None if choice is None else choice["kept"])
+        return _converted(order, order.T, self.latency)
 
     def depends(self) -> dict[str, Any]:
         return {} if self.latency is None else {"latency": self.latency}
@@ -91,6 +78,41 @@ class Converted(Way):
     def times(self, plan: Plan) -> float:
         tried = plan.times if isinstance(plan, Auto) else 1.0
         return tried if self.latency is None else tried + PLACEMENTS
+
+
+@dataclass(frozen=True)
+class Within(Way):
+    """By `convert` within a latency of T steps, which chooses how many of them to spend on waits."""
+
+    def make(self, order: Order) -> Made:
+        return _converted(order, None, order.T)
+
+    def depends(self) -> dict[str, Any]:
+        return {"latency": "T"}
+
+    def times(self, plan: Plan) -> float:
+        return (plan.times if isinstance(plan, Auto) else 1.0) + len(STEPS) * PLACEMENTS
+
+
+def _converted(order: Order, T: int | None, latency: int | str | None) -> Made:
+    result = convert(
+        order.model,
+        order.images,
+        T=T,
+        pipeline=order.plan,
+        latency=latency,
+        joints=PAPERS_JOINTS,
+        seed=order.seed,
+        workdir=order.workdir,
+        memory=order.memory,
+        records=False,
+        progress=order.progress,
+    )
+    snn = result.snn
+    kept = [] if T else [f"T={snn.T}"]
+    if snn.T in result.origin.choices:
+        kept.append(result.origin.choices[snn.T]["kept"])
+    return Made(snn, result.records, ", ".join(kept) or None)
 
 
 @dataclass(frozen=True)
