@@ -1,7 +1,8 @@
 """Puts the figures of committed results into pages of docs/, between the marks there.
 
 Before that, every docs/results/GROUP/TABLE.json is compared with the current claims: its `claims` and its page
-GROUP/TABLE.md are rewritten, its figures stay. Also draws docs/images/results.png from the tables named `cifar`.
+GROUP/TABLE.md are rewritten, its figures stay. Also draws docs/images/results.png from the tables named `cifar`, and
+docs/images/frontier.png from frontier/frontier.json.
 
 `<!-- figures GROUP/TABLE … -->` is followed by the measured figures (`GROUP/TABLE:energy` by energies), `<!-- claims
 GROUP/TABLE … -->` by the verdicts on the paper's claims, up to `<!-- end -->`. Missing measurements are
@@ -21,6 +22,7 @@ from typing import Any
 
 from spikecal.analysis.plots import Means, accuracy_over_steps
 from spikecal.files import write_whole
+from spikecal.reproduce.picture import draw
 from spikecal.reproduce.render import grid, heading, markdown, measured, papers_size, papers_T, plus_minus, size
 from spikecal.reproduce.summary import judge
 from spikecal.reproduce.tables import find
@@ -368,14 +370,16 @@ def judge_again(results: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--page", type=Path, nargs="+", default=[DOCS / name for name in PAGES])
-    parser.add_argument("--picture", type=Path, default=DOCS / "images" / "results.png")
+    parser.add_argument("--pictures", type=Path, default=DOCS / "images", help="folder of the pictures")
     parser.add_argument("--results", type=Path, default=DOCS / "results", help="folder of GROUP/TABLE.json")
     asked = parser.parse_args(arguments)
     judge_again(asked.results)
     for page in asked.page:
         write_whole(page, filled(page.read_text(encoding="utf-8"), asked.results))
     if drawn := panels(asked.results):
-        accuracy_over_steps(drawn).savefig(asked.picture)
+        accuracy_over_steps(drawn).savefig(asked.pictures / "results.png")
+    if (costs := _load(asked.results / "frontier" / "frontier.json")) is not None:
+        draw(costs).savefig(asked.pictures / "frontier.png")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """docs/results.md says what the committed results say."""
 
 import json
+from copy import deepcopy
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -72,8 +73,15 @@ def test_figures_and_claims_are_put_between_the_marks(script: ModuleType, tmp_pa
         "Before.\n\n<!-- figures vgg16-half/cifar vgg16-half/cifar:energy -->\nold\n<!-- end -->\n\nBetween.\n\n"
         "<!-- claims vgg16-half/cifar mine/none -->\n<!-- end -->\nAfter.\n"
     )
-    picture = tmp_path / "picture.png"
-    call = ["--page", str(page), "--results", str(tmp_path / "results"), "--picture", str(picture)]
+    costs = {"latency": 4, "spikes": 9000.0, "energy": 0.1}
+    frontier = {**deepcopy(before), "table": "frontier", "kind": "frontier"}
+    for row in (row for network in frontier["networks"] for row in network["rows"]):
+        row["columns"] = {T: {**column, **costs} for T, column in row["columns"].items()}
+    (tmp_path / "results" / "frontier").mkdir()
+    (tmp_path / "results" / "frontier" / "frontier.json").write_text(json.dumps(frontier))
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    call = ["--page", str(page), "--results", str(tmp_path / "results"), "--pictures", str(pictures)]
     for _ in range(2):  # the second time nothing changes
         script.main(call)
         text = page.read_text()
@@ -90,11 +98,12 @@ def test_figures_and_claims_are_put_between_the_marks(script: ModuleType, tmp_pa
     assert (results / "cifar.md").read_text() == markdown(after)
     points = {"Baseline": {4: (50.0, 1.25)}, "Baseline + LCP": {4: (40.0, 1.25)}}
     assert script.panels(tmp_path / "results") == {"net": (points, 90.0)}
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    for name in ("results.png", "frontier.png"):
+        assert (pictures / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_nothing_is_drawn_of_nothing(script: ModuleType, tmp_path: Path) -> None:
-    page, picture = tmp_path / "page.md", tmp_path / "picture.png"
+    page = tmp_path / "page.md"
     page.write_text("Words.\n")
-    script.main(["--page", str(page), "--results", str(tmp_path), "--picture", str(picture)])
-    assert page.read_text() == "Words.\n" and not picture.exists()
+    script.main(["--page", str(page), "--results", str(tmp_path), "--pictures", str(tmp_path)])
+    assert page.read_text() == "Words.\n" and list(tmp_path.iterdir()) == [page]
