@@ -83,7 +83,12 @@ def ways_in_words(found: dict[str, Any]) -> str:
 
 def short_table(found: dict[str, Any]) -> str:
     """What the README has."""
-    lines: list[str] = []
+    lines = [
+        "Side by side on two processor cores, with 1,024 calibration images and 16 steps: how long a conversion takes,",
+        "and the time of a run over spikecal's, as documented / in the fastest mode",
+        "([all figures](docs/performance.md#beside-other-tools)).",
+        "",
+    ]
     for network, of in found["networks"].items():
         lines += [
             f"| {network} | converts in | runs, × spikecal | {' | '.join(f'% at T = {T}' for T in STEPS)} |",
