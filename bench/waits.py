@@ -34,6 +34,7 @@ from spikecal.data.prepare import Loader, prepare
 from spikecal.data.sources import load_data
 from spikecal.files import write_whole
 from spikecal.reproduce.cells import machine
+from spikecal.reproduce.paired import packed, unpacked
 from spikecal.zoo.models import load_model
 
 RESULT = Path(__file__).parent / "results" / "waits.json"
@@ -167,15 +168,6 @@ def put(found: dict[str, Any], part: str, row: str, facts: dict[str, Any], besid
     found[part][row] = facts
     print(part, row, {key: value for key, value in facts.items() if key != "answers"}, flush=True)
     write_whole(RESULT, json.dumps(found, indent=1) + "\n")
-
-
-def packed(answers: Tensor) -> str:
-    """A bit per image, as hexadecimal digits after a 1: for pairing with rows measured later."""
-    return f"{int('1' + ''.join(str(int(answer)) for answer in answers), 2):x}"
-
-
-def unpacked(digits: str) -> Tensor:
-    return torch.tensor([float(bit) for bit in f"{int(digits, 16):b}"[1:]], dtype=torch.float64)
 
 
 def measured(one: Subject, pipeline: str, T: int | None, latency: int | None) -> dict[str, Any]:

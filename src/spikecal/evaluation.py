@@ -68,7 +68,7 @@ def _evaluated(
     ranks = current()
     ranks.agree("evaluate", lambda: {"network": fingerprint(snn.state_dict().values(), [snn.T, describe(snn.graph)])})
     counts, meter, read = Counts(snn.T), EnergyMeter(snn), Seen(ranks)
-    early = EnergyMeter(snn)
+    early, before = EnergyMeter(snn), 0
     home = next(snn.parameters())
     answers = None if ann is None else answering(ann)
     found = batches(data, progress, image_dims(snn.graph), workers=workers, note=counts.so_far)
@@ -91,7 +91,8 @@ def _evaluated(
             first = sum(map(len, calls[: ranks.share(len(calls), turn=number).start]))
             mine = slice(first, first + sum(map(len, own)))
             own_labels = None if labels is None else labels[mine]
-            counts.add(snn, own, meter, own_labels, answers and answers(x[mine]), rule, early)
+            counts.add(snn, own, meter, own_labels, answers and answers(x[mine]), rule, early, before + first)
+        before += len(x)
     read.check("evaluate")
     totals, whole, stopped = Counts(snn.T), EnergyMeter(snn), EnergyMeter(snn)
     for _, (counted, tallied, shortened) in ranks.gathered({}, [asdict(counts), meter.tallies(), early.tallies()]):

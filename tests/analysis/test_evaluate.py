@@ -31,6 +31,9 @@ def test_agreement_and_the_anns_accuracy_come_from_the_same_run() -> None:
     assert found.agreement == pytest.approx([float((step == answers).float().mean()) for step in steps])
     assert found.ann == pytest.approx(float((answers == LABELS).float().mean())) == accuracy(residual(), (x, LABELS))
     assert (found.curve, found.target) == (found.accuracy, found.ann)
+    assert found.correct == (steps[-1] == LABELS).tolist()
+    assert spikecal.evaluate(snn, [(x[:7], LABELS[:7]), (x[7:], LABELS[7:])]).correct == found.correct
+    assert spikecal.evaluate(snn, x, ann=residual()).correct == []
 
 
 def test_images_of_a_batch_may_run_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
