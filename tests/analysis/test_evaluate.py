@@ -125,11 +125,11 @@ def test_what_a_conversion_costs() -> None:
         stages = [stage.seconds for stage in found.stages if stage.T == T]
         assert len(stages) == len(result.snn.stages)
         assert 0 < sum(stages) <= found.phases[f"T={T}"] <= found.total
-    # stem and sum 8 channels of 8x8 (pooled to 4x4 before the neurons), branches 4, trunk and output as joints
+    # stem, sum and trunk 8 channels of 8x8 (the latter two pooled to 4x4), branches 4, output
     sizes = parameter_bytes(result.snn.graph, (images(1),))
     assert sizes == {
         "bias": 4 * (8 + 8 + 8 + 4 + 4 + 5),
-        "potential": 4 * (8 * 64 + 8 * 16 + 2 * 4 * 16),
+        "potential": 4 * (8 * 64 + 2 * 8 * 16 + 2 * 4 * 16),
         "weights": 4 * (8 * 3 * 9 + 8 * 8 * 9 + 8 * 8 + 8 * 8 + 4 * 2 * 9 + 4 * 8 + 5 * 8),
     }
 
