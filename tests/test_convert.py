@@ -274,7 +274,7 @@ def test_images_of_several_sizes_calibrate_potentials_per_channel_and_say_so() -
     assert result.snn(images(2, 20)).shape == (2, 5)
 
 
-def test_rounding_enters_where_it_is_told_to() -> None:
+def test_rounding_enters_where_it_was_requested() -> None:
     model, x = dyadic(), dyadic_images(8)
     for rounding, T in (("floor", 4), ("bias", 4), ("potential", 4)):
         snn = spikecal.convert(model, x, T=T, pipeline=Pipeline(rounding=rounding)).snn  # type: ignore[arg-type]
@@ -345,7 +345,7 @@ def test_keep_leaves_the_end_analog() -> None:
     assert torch.allclose(last, snn.run(x).outputs[-1], atol=1e-5)
 
 
-def test_a_network_without_neurons_is_said_to_be_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_network_without_neurons_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     model, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 36, 2)).eval(), images(4)
     snn = spikecal.convert(model, x, T=2).snn
     assert "nothing in it will spike" in caplog.text

@@ -334,7 +334,7 @@ def test_files_without_a_reach_fire_at_half_a_threshold(tmp_path: Path) -> None:
         (torch.full((8, 1), torch.nan), "NaN or infinite"),
     ],
 )
-def test_what_a_file_may_not_say_of_a_reach(reach: Tensor, match: str, tmp_path: Path) -> None:
+def test_invalid_reaches_in_files(reach: Tensor, match: str, tmp_path: Path) -> None:
     snn = exact(False)
     (name,) = signed_stages(snn)
     snn.save(tmp_path / "net.snn")
@@ -345,7 +345,7 @@ def test_what_a_file_may_not_say_of_a_reach(reach: Tensor, match: str, tmp_path:
         spikecal.load(tmp_path / "net.snn")
 
 
-def test_what_a_file_may_not_say_of_joints(results: dict[str, spikecal.Result], tmp_path: Path) -> None:
+def test_invalid_joints_in_files(results: dict[str, spikecal.Result], tmp_path: Path) -> None:
     snn = results["signed"].snn
     snn.origin = snn.origin.changed(joints="some")
     try:

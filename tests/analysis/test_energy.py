@@ -276,7 +276,7 @@ class Lines(nn.Module):
         return self.d(self.norm(F.relu(self.b(y) + self.c(y) + y)))
 
 
-def test_what_is_no_synapse_is_counted_by_hand() -> None:
+def test_other_operations_are_counted_by_hand() -> None:
     x = torch.randn(6, 2, 6, 6, generator=torch.Generator().manual_seed(0))
     T, layer = 3, 3 * 3 * 3  # neurons in each of the two layers
     energy = measure_energy(converted(Lines().eval(), x, T), x)

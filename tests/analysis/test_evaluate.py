@@ -143,7 +143,7 @@ def test_accuracy_against_images() -> None:
 
 
 @pytest.mark.parametrize("pipeline", [3, {"sweeps": 3}, {"sweeps": [[{"kind": "magic"}]]}, {"rounding": []}])
-def test_a_file_that_says_nonsense_of_its_making_is_refused(pipeline: Any) -> None:
+def test_a_file_with_nonsense_about_its_origin_is_refused(pipeline: Any) -> None:
     snn = spikecal.convert(residual(), images(4), T=2).snn
     snn.origin = Origin(pipelines={2: pipeline})
     with pytest.raises(spikecal.ConfigError):

@@ -41,7 +41,7 @@ class Bottleneck(nn.Sequential):
 
 
 @pytest.mark.parametrize("make", [residual, Inverted])
-def test_it_is_near_what_a_run_counts(make: type[nn.Module], caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_close_to_the_counts_of_a_run(make: type[nn.Module], caplog: pytest.LogCaptureFixture) -> None:
     torch.manual_seed(0)
     model, x = make().eval(), torch.rand(64, 3, 12, 12)
     with caplog.at_level(logging.WARNING, "spikecal"):

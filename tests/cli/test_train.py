@@ -169,7 +169,7 @@ def test_bad_calls(run: Run, arguments: list[object], reason: str) -> None:
     assert line.startswith("error: ") and reason in line
 
 
-def test_another_recipe_does_not_go_on(run: Run, tmp_path: Path) -> None:
+def test_another_recipe_does_not_resume(run: Run, tmp_path: Path) -> None:
     run("nets.py:make", *QUICK, "-o", "w.safetensors")
     before = {path.name: path.read_bytes() for path in tmp_path.glob("w.*")}
     code, _, err = run("nets.py:make", *QUICK, "--epochs", 4, "-o", "w.safetensors")

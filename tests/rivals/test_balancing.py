@@ -115,7 +115,7 @@ def test_each_is_a_pipeline_like_ours(name: str, tmp_path: Path) -> None:
     assert RIVALS[name].needs_labels or found.agreement[-1] >= 0.3  # those labels are not its answers
 
 
-def test_settings_that_cannot_be() -> None:
+def test_invalid_settings() -> None:
     for make in (
         lambda: LocalBalancing(rate=0.0), lambda: LocalBalancing(rounds=0), lambda: ResidualThreshold(lost=1.0),
         lambda: ResidualThreshold(grid=0), lambda: SpikeNorm(images=0),

@@ -172,7 +172,7 @@ def test_labels_are_those_of_the_images() -> None:
         assert numbers is None and len(found) == 12
 
 
-def test_what_cannot_be_learned_from_is_told() -> None:
+def test_data_without_usable_labels_is_refused() -> None:
     model, x = residual(), images(8)
     for name in ("hybrid-train", "qcfs"):
         with pytest.raises(DataError, match="learns from labels: give pairs"):

@@ -153,7 +153,7 @@ def test_signed_spikes_carry_negative_values_and_cost_energy_all_the_same() -> N
 
 
 @pytest.mark.parametrize("preset", ["lcp", "pc", "acp"])
-def test_own_neurons_are_calibrated(preset: str) -> None:
+def test_custom_neurons_are_calibrated(preset: str) -> None:
     """Trains of three levels go through the cache: calibrated by hand-me-down spikes, errors are what a run gives."""
     model, x = averaged(), dyadic_images(32)
     base = spikecal.pipeline.PRESETS[preset].changed(Weights, iterations=5)  # type: ignore[attr-defined]
@@ -175,7 +175,7 @@ def test_own_neurons_are_calibrated(preset: str) -> None:
         (FineTune(images=8, iterations=2), (Bias(images=8),), ReadOut(images=8)),
     ],
 )
-def test_what_goes_past_the_paper_takes_own_neurons(neuron: Neuron, phases: tuple[Phase, ...]) -> None:
+def test_methods_past_the_paper_take_custom_neurons(neuron: Neuron, phases: tuple[Phase, ...]) -> None:
     x = dyadic_images(8)
     model = averaged() if neuron.alphabet[0] < 0 else dyadic()
     snn = spikecal.convert(model, x, T=8, pipeline=Pipeline(neuron=neuron, sweeps=phases)).snn
@@ -193,7 +193,7 @@ def test_max_pools_take_levels_but_no_negative_ones() -> None:
         network(Ternary(), dyadic())
 
 
-def test_a_working_directory_takes_neurons_of_ones_own(tmp_path: Path) -> None:
+def test_a_working_directory_takes_custom_neurons(tmp_path: Path) -> None:
     pipeline = Pipeline(neuron=Burst(), sweeps=((Bias(),),))
     first, second = (
         spikecal.convert(dyadic(), dyadic_images(8), T=2, pipeline=pipeline, workdir=tmp_path / "work")

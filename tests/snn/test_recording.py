@@ -85,7 +85,7 @@ def test_large_images_are_recorded_a_few_steps_at_a_time(monkeypatch: pytest.Mon
     assert all(torch.equal(parts.spikes[n], whole.spikes[n]) for n in whole.spikes)
 
 
-def test_what_cannot_be_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_recordings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match=r"record must be a list of layers of neurons, as in run.spikes, not True"):
         simple()[0].run(images(2, 6), record=True)  # type: ignore[arg-type]
     snn = converted()

@@ -400,8 +400,8 @@ def batches(
     """Batches of images, with labels if there are any, from tensors, a dataset or a loader.
 
     `dims` is the number of dimensions of one image, if known, which tells a list of batches from one of images. The
-    next batch of a dataset or loader is read while one is worked on; a dataset is read by so many `workers` processes,
-    0 for none. `note` is shown with the progress, after images per second.
+    next batch of a dataset or loader is read while one is worked on; a dataset is read by `workers` processes, or
+    by a thread if that is 0. `note` is shown with the progress, after images per second.
     """
     refuse_names(data)
     data = as_tensor(data)

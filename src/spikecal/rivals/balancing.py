@@ -12,7 +12,6 @@ from spikecal.calibration.view import StageView
 from spikecal.errors import ConfigError
 from spikecal.graph.ops import Spike
 from spikecal.graph.stages import Stage
-from spikecal.snn.execute import Memory, current
 from spikecal.snn.windows import added_up
 
 
@@ -107,23 +106,11 @@ def balanced(stage: Stage) -> bool:
 
 def maximal_input(view: StageView, images: int) -> Tensor:
     """The largest current of any image, step and neuron."""
-    own = [part.amax() for call in view.first_calls(images) for part, _ in currents(view, call)]
+    own = [part.amax() for call in view.first_calls(images) for part, _ in view.currents(call)]
     largest = torch.stack(own).amax()[None] if own else view.like.new_zeros(0)
     return view.collected(largest, 0).amax()
 
 
 def mean_current(view: StageView, call: range) -> Tensor:
     """The mean over all steps `[N, ...]`."""
-    return torch.stack([added_up(part, steps) for part, steps in currents(view, call)]).sum(0) / view.T
-
-
-def currents(view: StageView, call: range) -> Iterator[tuple[Tensor, int]]:
-    """What arrives at the neurons, `[steps or 1, N, ...]`, and for how many steps: as many as fit at once."""
-    if view.at_once >= view.T and not view.wait:  # where layers wait, the view has means of their first steps
-        yield view.current(call), view.T
-        return
-    memory = Memory()
-    for start in range(0, view.T, view.at_once):
-        steps = min(view.at_once, view.T - start)
-        values = {name: view.arriving(name, call, start, steps) for name in view.stage.inputs}
-        yield current(view.stage, values, steps, view.shapes[call.start], memory), steps
+    return torch.stack([added_up(part, steps) for part, steps in view.currents(call)]).sum(0) / view.T
