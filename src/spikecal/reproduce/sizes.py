@@ -65,7 +65,6 @@ class Sizes:
             changed = _fewer(changed, Weights, self.weights)
         return _fewer(changed, Calibrator, self.long_calibration) if self.is_long(table, T) else changed
 
-
     def _iterations(self, phase: FineTune, T: int) -> int:
         """Where an iteration runs all T steps, there are T times fewer; all of them, if nothing is to be saved."""
         through_time = isinstance(phase, HybridTraining) and self.iterations < Weights.iterations
