@@ -110,8 +110,8 @@ for group; do
         (
             cd "$ROOT" # pages name the file as it is given
             table imagenet imagenet --model $samples:efficientnet_lite0 --data $samples:photographs --seeds 1 \
-                -T 16 -T 32 -T 64 -T 128 -T 256 --long-from 16 --long-images 40 --long-calibration 16 \
-                --iterations 100 --weights-to 64
+                -T 16 -T 32 -T 64 -T 128 -T 256 --images 40 --calibration 32 --iterations 100 --weights-to 64 \
+                --long-from 128 --long-images 16 --long-calibration 16
         )
         ;;
     *)

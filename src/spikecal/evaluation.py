@@ -68,7 +68,7 @@ def _evaluated(
     ranks = current()
     ranks.agree("evaluate", lambda: {"network": fingerprint(snn.state_dict().values(), [snn.T, describe(snn.graph)])})
     counts, meter, read = Counts(snn.T), EnergyMeter(snn), Seen(ranks)
-    early = None if rule is None else EnergyMeter(snn)
+    early, before = None if rule is None else EnergyMeter(snn), 0
     home = next(snn.parameters())
     answers = None if ann is None else answering(ann)
     found = batches(data, progress, image_dims(snn.graph), workers=workers, note=counts.so_far)
@@ -91,7 +91,8 @@ def _evaluated(
             first = sum(map(len, calls[: ranks.share(len(calls), turn=number).start]))
             mine = slice(first, first + sum(map(len, own)))
             own_labels = None if labels is None else labels[mine]
-            counts.add(snn, own, meter, own_labels, answers and answers(x[mine]), rule, early)
+            counts.add(snn, own, meter, own_labels, answers and answers(x[mine]), rule, early, before + first)
+        before += len(x)
     read.check("evaluate")
     totals, meters = Counts(snn.T), [meter] if early is None else [meter, early]
     wholes = [EnergyMeter(snn) for _ in meters]

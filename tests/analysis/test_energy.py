@@ -21,7 +21,7 @@ from spikecal.zoo.models import build_model
 
 
 def converted(model: nn.Module, x: Tensor, T: int = 4) -> SpikingNetwork:
-    return spikecal.convert(model, x, T=T, pipeline="baseline").snn
+    return spikecal.convert(model, x, T=T, pipeline="baseline", joints="analog").snn
 
 
 def hooked_macs(model: nn.Module, x: Tensor) -> tuple[float, float]:

@@ -118,6 +118,9 @@ def test_sizes_by_steps(reproduce: Reproduce, folder: Path) -> None:
     # fewer than a calibrator would take by itself is said
     fewer = reproduce("imagenet", "-T", "8", *sizes, "--long-calibration", "16")
     assert "T=8: 1 seed, 10 test images, calibrated on 16 images." in fewer["differences"]
+    few = reproduce("imagenet", "-T", "2", "--calibration", "16")
+    assert "Calibrators: from at most 16 images each; thresholds from all." in few["differences"]
+    assert {c["images"] for c in few["settings"]["pipelines"]["Baseline + LCP"]["sweeps"][0]} == {16}
     assert [bool(row["columns"]) for row in fewer["networks"][0]["rows"]] == [True, True, True, False]
 
 

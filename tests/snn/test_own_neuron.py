@@ -94,7 +94,7 @@ class Averaged(Dyadic):
 def network(neuron: Neuron, model: nn.Module, T: int = 8, **settings: object) -> SpikingNetwork:
     """Converted, with thresholds that are powers of two: every sum is exact."""
     pipeline = Pipeline(neuron=neuron, rounding="potential", **settings)  # type: ignore[arg-type]
-    snn = spikecal.convert(model, dyadic_images(8), T=T, pipeline=pipeline).snn
+    snn = spikecal.convert(model, dyadic_images(8), T=T, pipeline=pipeline, joints="analog").snn
     for node in snn.graph.nodes.values():
         if isinstance(node.op, Spike):
             assert node.op.theta is not None and node.op.v_init is not None
@@ -221,7 +221,7 @@ def test_the_names_of_the_package_are_taken() -> None:
 
 def test_thresholds_are_searched_for_all_levels_a_mean_can_have() -> None:
     pipeline = Pipeline(neuron=Burst())
-    result = spikecal.convert(dyadic(), dyadic_images(8), T=4, pipeline=pipeline)
+    result = spikecal.convert(dyadic(), dyadic_images(8), T=4, pipeline=pipeline, joints="analog")
     for name, histogram in result.histograms.items():
         op = result.snn.graph.nodes[name].op
         assert isinstance(op, Spike) and op.theta is not None
