@@ -32,7 +32,7 @@ RESULTS = Path(__file__).parent / "results" / "rivals.json"
 STEPS, LOOKED_AT = 1500, 8
 TESTED, CALIBRATION = 100, 32
 TRAINED = {  # T and iterations of what is trained; 0 is the network that training starts from
-    "Hybrid Train": (HYBRID_TRAIN, 32, (0, 6, 18)),
+    "Hybrid Train": (HYBRID_TRAIN, 16, (0, 10, 37)),
     "QCFS": (QCFS, 32, (0, 150, 600)),
 }
 IMAGE = -1
