@@ -367,8 +367,8 @@ OTHERS = (
         least=16,
         most=32,
         rival=f"soft resets without leaks, trained for T by few iterations on few images. {IMAGES}; its paper has 20 "
-        "epochs of all training images, dropout, leaks, and 100 to 250 steps. With fewer than 16 steps hardly a spike gets "
-        "through, and there is nothing to learn from.",
+        "epochs of all training images, dropout, leaks, and 100 to 250 steps. With fewer than 16 steps hardly a spike "
+        "gets through, and there is nothing to learn from.",
     ),
     Row(
         label="QCFS",
