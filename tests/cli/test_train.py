@@ -1,4 +1,4 @@
-"""`spikecal train` as a user has it: weights and a card come out, and a killed run goes on."""
+"""`spikecal train` as a user runs it: it writes weights and a card, and a killed run resumes."""
 
 import json
 import re
