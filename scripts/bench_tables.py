@@ -239,6 +239,27 @@ def _tuned(rows: dict[str, dict[str, Any]]) -> str:
     return grid(["T", "", "not fine-tuned", "fine-tuned"], lines)
 
 
+def _resets(of: dict[str, Any]) -> str:
+    """How much of the activations gets through, in every third layer."""
+    ways = of["ways"]
+    titles = [f"{name}: threshold, gets through, cosine" for name in ways]
+    layers = range(0, len(ways["hard"]["layers"]), 3)
+    found = [[way["layers"][layer] for way in ways.values()] for layer in layers]
+    shown = [[f"{f['theta']:.1f} ×, {100 * f['gain']:.0f} %, {f['cosine']:.2f}" for f in row] for row in found]
+    return grid(["layer", *titles], [[str(layer + 1), *row] for layer, row in zip(layers, shown, strict=True)])
+
+
+def _trained(of: dict[str, Any]) -> str:
+    """Accuracy at some steps, by iterations."""
+    lines = []
+    for name, method in of["methods"].items():
+        for count, accuracy in method["accuracy"].items():
+            marks = [f"{100 * accuracy[T - 1]:.1f}" if T <= len(accuracy) else "" for T in TRAINED_AT]
+            lines.append([name, count, *marks])
+    return grid(["accuracy %", "iterations", *(f"T={T}" for T in TRAINED_AT)], lines)
+
+
+TRAINED_AT = 4, 8, 16, 32
 PAPERS_ENERGY = ["the paper's VGG-16, ImageNet", "64", "68.60", "75.36", "69.36", "", "", "", "0.025 to 0.08"]
 BENCHES: dict[str, tuple[str, Parts]] = {
     "why": ("claims.json", {"thresholds": _ways, "bias": _samples, "weights": _learned}),
@@ -251,5 +272,6 @@ BENCHES: dict[str, tuple[str, Parts]] = {
     "joints": ("joints.json", {"rows": _joints, "reaches": _reaches}),
     "past": ("past_the_paper.json", {"rows": _by_steps}),
     "finetune": ("finetune.json", {"quantised": _tuned, "rows": _tuned}),
+    "rivals": ("rivals.json", {"resets": _resets, "training": _trained}),
     "weights": ("weights.json", {"tried": _by_rate, "confirmed": _confirmed}),
 }

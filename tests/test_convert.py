@@ -1,4 +1,4 @@
-"""Conversion as a user meets it: what images may be, what goes wrong and how it is said, what is recorded."""
+"""Conversion as a user meets it: accepted images, errors and their messages, and records."""
 
 import copy
 from collections import OrderedDict

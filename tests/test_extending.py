@@ -111,7 +111,7 @@ def test_the_command_line_converts_and_evaluates(mine: Path, capfd: pytest.Captu
 
 
 def test_neighbours_are_imported_when_they_are_needed(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function may import what is beside its file when it is called, as it may in a script."""
+    """A function may import its neighbours when it is called, as in a script."""
     folder = mine.parent / "project"
     folder.mkdir()
     (folder / "nets.py").write_text(NET)

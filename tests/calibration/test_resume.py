@@ -1,4 +1,4 @@
-"""A conversion that was killed goes on where it was, and ends with the same bytes as one that was not."""
+"""A killed conversion resumes where it was, and ends with the same bytes as an uninterrupted one."""
 
 import os
 import shutil

@@ -159,7 +159,7 @@ class TestDatasets:
 
 
 def damaged_folder(folder: Path) -> None:
-    """Four classes, ten whole images, a truncated one and one that is none."""
+    """Four classes: ten whole images, a truncated one, and a file that is not an image."""
     rng = np.random.default_rng(1)
     for i in range(10):
         path = folder / f"class{i % 4}" / f"{i}.png"

@@ -1,4 +1,4 @@
-"""`spikecal train` as a user has it: weights and a card come out, and a killed run goes on."""
+"""`spikecal train` as a user runs it: it writes weights and a card, and a killed run resumes."""
 
 import json
 import re
@@ -212,7 +212,7 @@ def test_the_data_says_how_many_classes_there_are(run: Run, tmp_path: Path) -> N
 
 
 def test_images_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
-    """The training goes on without them, the test counts those it has; `--strict` does neither."""
+    """Training skips them, and the test counts those it has; `--strict` does neither."""
     rng = np.random.default_rng(0)
     for split in ("train", "test"):
         for i in range(20):

@@ -1,4 +1,4 @@
-"""A latency on the command line: what it does, what is said of it, and what cannot be one."""
+"""A latency on the command line: its effect, what is reported, and invalid values."""
 
 import json
 from pathlib import Path

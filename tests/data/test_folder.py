@@ -268,7 +268,7 @@ class TestReading:
         assert data.labels is not None
         assert isinstance(data.images, ImageFiles)
         loader = Loader(data, CARD, 5)
-        for _ in range(2):  # told once, however often it is gone over
+        for _ in range(2):  # reported once, however often it is read
             batches = list(loader)
             assert sum(len(x) for x, _ in batches) == 8
             assert sorted(Path(p).name for p in loader.unreadable) == bad

@@ -1,4 +1,4 @@
-"""Training detectors: a recipe of its own, checkpoints that go on to the same bits, weights that find their place."""
+"""Training detectors: a recipe of its own, checkpoints that resume to the same bits, weights that find their place."""
 
 from dataclasses import replace
 from pathlib import Path

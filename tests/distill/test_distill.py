@@ -1,4 +1,4 @@
-"""Distilled images: whose statistics they have, that the seed decides every bit, what is said where little is known."""
+"""Distilled images: their statistics, the seed that decides every bit, and notes where little is known."""
 
 from pathlib import Path
 from typing import Any

@@ -39,7 +39,7 @@ def one_line(error: pytest.ExceptionInfo[SpikecalError]) -> str:
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Pipes that nobody writes to: opening one to read waits for ever."""
+    """Pipes without a writer: opening one to read waits forever."""
 
     def make(name: str) -> Path:
         path = tmp_path / name

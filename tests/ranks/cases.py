@@ -1,4 +1,4 @@
-"""What ranks do together: conversions and evaluations that one rank does as well, and what comes of them."""
+"""Work that ranks share, conversions and evaluations, and its results, which one rank must reach as well."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""The command on several ranks: what the launchers start, who prints and writes, and what is said of bad calls."""
+"""The command on several ranks: what the launchers start, who prints and writes, and errors for bad calls."""
 
 import os
 import signal

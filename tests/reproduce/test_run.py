@@ -1,4 +1,4 @@
-"""Killed at any moment, the same command goes on and ends with the same bytes; and what it says of bad calls."""
+"""A command killed at any moment resumes and ends with the same bytes; bad calls are reported."""
 
 import json
 import os

@@ -179,7 +179,7 @@ def test_data_without_usable_labels_is_refused() -> None:
             spikecal.convert(model, x, T=4, pipeline=name)
     wrong = (x, torch.full((8,), 7))
     quick = Pipeline(sweeps=(HybridTraining(images=8, iterations=1, batch=8), (Bias(),)))
-    with pytest.raises(DataError, match="labels are from 7 to 7, and there are 5 classes"):
+    with pytest.raises(DataError, match="labels are 7 to 7, but the network has 5 classes"):
         spikecal.convert(model, wrong, T=4, pipeline=quick)
     for make in (
         lambda: HybridTraining(surrogate="frob"), lambda: HybridTraining(alpha=0.0), lambda: LearnedClips(levels=0),

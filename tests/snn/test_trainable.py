@@ -1,4 +1,4 @@
-"""Training on: surrogate gradients against plain autograd, a loop on embedded images, and the file that comes of it."""
+"""Further training: surrogate gradients against plain autograd, a loop on embedded images, and the saved file."""
 
 from pathlib import Path
 from typing import Any

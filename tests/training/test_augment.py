@@ -1,4 +1,4 @@
-"""Augmentations do what their names say, and the same whoever runs them."""
+"""Augmentations do what their names say, identically in every process."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -92,6 +92,7 @@ class StageView:
         images = max(self.images_of(call) for unit in self.all_calls for call in unit)
         self.at_once = steps_per_call(own, images)  # if less than T, a call runs this many steps at a time
         self.notes: list[str] = []
+        self.branched = False  # whether the stage comes after a branch of the network
         self.simulation = Simulation()
 
     @property
@@ -148,6 +149,12 @@ class StageView:
         """Some steps of a boundary, `[steps or 1, N, ...]`."""
         held = [self.cache.get((name, batch, "snn")) for batch in call]
         return joined([steps_of(value, start, steps) for value in held], False)
+
+    def arriving_height(self) -> float:
+        """The largest height of the spikes that arrive; 0 where none do."""
+        values = [self.cache.get((name, self.calls[0].start, "snn")) for name in self.stage.inputs if self.calls]
+        heights = [float(value.height.amax()) for value in values if isinstance(value, Train)]
+        return float(self.ranks.largest(torch.tensor(max(heights, default=0.0))))
 
     def arriving(self, name: str, call: range, start: int, steps: int) -> Tensor:
         """Some steps of an input in the stage's own time; an earlier start is added to the first step."""

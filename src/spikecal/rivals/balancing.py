@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -22,25 +23,32 @@ class SpikeNorm(Calibrator):
     Over images, steps and neurons, in the spiking network as it runs, layer by layer (Sengupta et al., Going deeper in
     spiking neural networks: VGG and residual architectures, Frontiers in Neuroscience 2019). Their images are Poisson
     spikes, ours currents; their networks have no biases, ours count in what arrives. `factor` scales what is found:
-    Hybrid Train starts from 0.7 of it, so that few steps are enough for spikes to get through.
+    Hybrid Train starts from 0.7 of it, so that few steps are enough for spikes to get through. After a branch, as in
+    residual blocks, its code leaves thresholds at 1 for spikes of 1: `residual="height"` takes the height of the spikes
+    that arrive.
     """
 
     factor: float = 1.0
+    residual: Literal["balanced", "height"] = "balanced"
     label = "spike-norm"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.factor <= 1:
             raise ConfigError(f"the factor must be above 0 and at most 1, not {self.factor}")
+        if self.residual not in ("balanced", "height"):
+            raise ConfigError(f"residual must be balanced or height, not {self.residual!r}")
 
     def applies(self, stage: Stage) -> bool:
         return balanced(stage)
 
     @torch.no_grad()
     def solve(self, view: StageView) -> Update:
+        theta = view.spike.height(1).max()
+        if self.residual == "height" and view.branched and (height := view.arriving_height()) > 0:
+            return Update(scale=(height / theta).reshape(1))
         largest = maximal_input(view, self.images)
-        theta = view.spike.height(1)
-        scale = (self.factor * largest / theta.max()).reshape(1)
+        scale = (self.factor * largest / theta).reshape(1)
         return Update(scale=scale if largest > 0 else torch.ones_like(scale))
 
 
