@@ -82,8 +82,8 @@ class TestNumbers:
                 assert [e for _, e in row["steps"]] == pytest.approx([e for _, e in record.errors], rel=1e-4)
                 assert row["error"] == pytest.approx(layer.share(), rel=0.1)  # 128 of 150: not quite the same images
                 parts = {"input", "flooring", "clipping", "unevenness", "weights"}
-                assert dict(row["parts"]).keys() == (parts if record.kind == "neurons" else {"input", "calibration"})
-                if record.kind == "neurons":
+                assert dict(row["parts"]).keys() == (parts if record.rate is not None else {"input", "calibration"})
+                if record.rate is not None:
                     assert row["threshold"][0] == pytest.approx(record.threshold, rel=1e-4)
                     assert row["channels"]["count"] == len(row["channels"]["rate"]) == len(layer.rate)  # type: ignore[arg-type]
 
