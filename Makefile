@@ -53,7 +53,7 @@ bench-peers:
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		pbr --editable '.[fast,nir,plots,spikingjelly]'
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps sinabs==3.1.3
-	$(PEERS)/bin/python bench/peers.py
+	$(PEERS)/bin/python bench/peers
 
 # Exported networks in other simulators. sinabs and SpikingJelly want different versions of nir: each in its own environment.
 # What was killed resumes from .venv-sinabs/work, which goes when all of it is done.

@@ -128,7 +128,8 @@ class StageView:
 
     def collected(self, rows: Tensor, dim: int) -> Tensor:
         """Rows of all ranks, those of the first images first."""
-        return self.ranks.joined(rows.movedim(dim, 0)).movedim(0, dim)
+        # contiguous, so that products of matrices round alike on any number of ranks
+        return self.ranks.joined(rows.movedim(dim, 0)).movedim(0, dim).contiguous()
 
     def mean(self, parts: Iterable[Tensor], images: int, size: int) -> Tensor:
         """The mean `[size]` over the first `images` images; `parts` are sums over this rank's calls."""
