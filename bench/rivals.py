@@ -5,7 +5,7 @@
 DIR has CIFAR-10. Writes bench/results/rivals.json, part by part:
 
 - `resets`: Spike-Norm by a plain loop, layer by layer. How much of each layer's activations gets through, with hard and
-  soft resets; and with biases that shrink as the layer's input does, as if there were none.
+  soft resets, with images as Poisson spikes, and with biases that shrink as the layer's input does.
 - `training`: the accuracy of Hybrid Train and QCFS before training, and after more and more iterations.
 """
 
@@ -68,8 +68,17 @@ def linear(part: nn.Module, x: Tensor, bias: float) -> Tensor:
 
 
 @torch.no_grad()
-def spike_norm(model: Any, x: Tensor, T: int, soft: bool, shrinking: bool) -> dict[str, Any]:
+def spike_norm(
+    model: Any, x: Tensor, T: int, soft: bool = False, shrinking: bool = False, poisson: bool = False
+) -> dict[str, Any]:
     """Each layer's threshold is its largest input of any step, and then it runs: gain and cosine of its mean output."""
+    top = x.abs().amax()
+
+    def image(t: int) -> Tensor:
+        """The image at a step: itself, or spikes of one height and both signs that have it as their mean."""
+        chance = torch.rand(x.shape, generator=torch.Generator().manual_seed(t))
+        return x.sign() * top * (chance < x.abs() / top) if poisson else x
+
     values, trains, rows = {IMAGE: x}, dict[int, Train](), list[dict[str, float]]()
     gain = 1.0
     for number, parts in enumerate(layers(model)):
@@ -77,9 +86,9 @@ def spike_norm(model: Any, x: Tensor, T: int, soft: bool, shrinking: bool) -> di
         values[number] = torch.stack([linear(part, values[source], 1.0) for part, source in parts]).sum(0)
 
         def current(t: int, parts: Any = parts, bias: float = bias) -> Tensor:
-            return sum(linear(part, x if source == IMAGE else trains[source][t], bias) for part, source in parts)
+            return sum(linear(part, image(t) if source == IMAGE else trains[source][t], bias) for part, source in parts)
 
-        theta = max(float(current(t).amax()) for t in range(1 if number == 0 else T))
+        theta = max(float(current(t).amax()) for t in range(T))
         v, total, levels = torch.zeros_like(values[number]), torch.zeros_like(values[number]), list[Tensor]()
         for t in range(T):
             v += current(t)
@@ -102,8 +111,13 @@ def spike_norm(model: Any, x: Tensor, T: int, soft: bool, shrinking: bool) -> di
 
 def resets(images: Any, model: nn.Module) -> dict[str, Any]:
     x = images("test", LOOKED_AT)[0]
-    ways = {"hard": (False, False), "hard, shrinking biases": (False, True), "soft": (True, False)}
-    found = {name: spike_norm(model, x, STEPS, *way) for name, way in ways.items()}
+    ways: dict[str, dict[str, bool]] = {
+        "hard": {},
+        "hard, Poisson images": {"poisson": True},
+        "hard, shrinking biases": {"shrinking": True},
+        "soft": {"soft": True},
+    }
+    found = {name: spike_norm(model, x, STEPS, **way) for name, way in ways.items()}
     return {"T": STEPS, "images": LOOKED_AT, "ways": found}
 
 
