@@ -130,12 +130,7 @@ class IntegrateAndFire(Neuron):
         """The same in one loop; a subclass with another `advance` needs a loop of its own."""
         if type(self).advance is not IntegrateAndFire.advance:
             return False
-        reached = torch.stack([*_falling([cells.theta] * (1 if cells.bias is None else steps), cells.bias)])
-        if not loops.fire(current, state["v"], cells.theta, reached, steps, value, total, levels):
-            return False
-        if cells.bias is not None:
-            state["v"].add_(steps * cells.bias)
-        return True
+        return loops.fire(current, state["v"], cells.theta, cells.bias, steps, value, total, levels)
 
     def potential(self, state: State, cells: Cells, steps: int) -> Tensor:
         """Includes the bias of the steps so far, which `advance` adds only at its end."""

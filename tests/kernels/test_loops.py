@@ -33,6 +33,24 @@ print(spikecal.kernels.described())
 result.save(sys.argv[1])
 """
 
+FORKED = """
+import os, torch
+from spikecal.neurons import Cells, IntegrateAndFire
+current, cells = torch.full((1, 4096, 1), 0.3), Cells(torch.ones(1, 1))  # too few values for threads of torch
+
+def potentials():
+    state = {"v": torch.zeros(4096, 1)}
+    assert IntegrateAndFire().advance_at_once(current, state, cells, 64, None, None, None)
+    return state["v"]
+
+torch.set_num_threads(2)
+expected = potentials()
+child = os.fork()
+if child == 0:
+    os._exit(0 if (potentials().numpy() == expected.numpy()).all() else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
 
 @pytest.fixture(autouse=True)
 def _numba() -> None:
@@ -147,6 +165,11 @@ def test_threads_share_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(state["v"], potential)
     assert torch.equal(total, expected.sum(0))
     assert torch.equal(Histogram.of(current[0].abs(), 1).counts.sum(1), torch.full((33,), 7))
+
+
+def test_a_forked_process_works_alone() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.strip() == "0"
 
 
 def test_both_ways_write_the_same_file(tmp_path: Path) -> None:

@@ -66,8 +66,9 @@ def observe(
         for stage, value in analog_values(stages, inputs, batch_shapes):
             if isinstance(stage.end.op, Spike):
                 # of magnitudes: signed neurons have one threshold for both signs, and others no negative values
+                signed = stage.end.op.neuron.alphabet[0] < 0
                 try:
-                    seen = Histogram.of(value[0].abs(), stage.end.op.channel, stage.end.op.clip)
+                    seen = Histogram.of(value[0].abs() if signed else value[0], stage.end.op.channel, stage.end.op.clip)
                 except ValueError as error:
                     raise DataError(f"{stage.name}: {error} in the ANN: its weights are too large") from error
                 found[stage.name] = found[stage.name].merge(seen)

@@ -1,10 +1,7 @@
 """Loops over torch tensors, for neurons, stored spikes and histograms: run `machine_code` on all threads."""
 
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from typing import Any
+from threading import Lock
 
 import numpy as np
 import torch
@@ -13,15 +10,15 @@ from torch import Tensor
 from spikecal.kernels import compiled
 
 FEW = 1 << 16  # values for which a second thread does not pay
-MOST_LEVELS = 1 << 22  # most values in the levels to reach, over all steps
 FLOATS = (torch.float32, torch.float64)
+_NOTHING = {dtype: torch.empty(0, dtype=dtype).numpy() for dtype in (*FLOATS, torch.uint8)}
 
 
 def fire(
     current: Tensor,
     v: Tensor,
     theta: Tensor,
-    reached: Tensor,
+    bias: Tensor | None,
     steps: int,
     passed: Tensor | None,
     total: Tensor | None,
@@ -29,34 +26,30 @@ def fire(
 ) -> bool:
     """Run `steps` steps of integrate-and-fire neurons; False if torch must do it.
 
-    `current` is `[steps or 1, N, ...]`, `v` `[N, ...]`; `theta` and the levels `reached` `[steps or 1, ...]` broadcast
-    against one image. `passed` and `levels` `[steps, N, ...]` and `total` `[N, ...]` are written if given.
+    `current` is `[steps or 1, N, ...]`, `v` `[N, ...]`; `theta` and `bias` broadcast against one image. `passed` and
+    `levels` `[steps, N, ...]` and `total` `[N, ...]` are written if given; `passed` may be `current`.
     """
     kernels = compiled()
-    tensors = [t for t in (current, v, theta, reached, passed, total, levels) if t is not None]
-    if kernels is None or not all(map(_plain, tensors)) or v.dtype not in FLOATS or current.dtype != v.dtype:
+    if kernels is None or v.dtype not in FLOATS or current.dtype != v.dtype or not _plain(theta):
+        return False
+    if bias is not None and not _plain(bias):
         return False
     image, last = v.shape[1:], _channels_last(v)
-    nothing = v.new_empty(0)
-    flat = [_flat(nothing if t is None else t, last) for t in (v, current, passed, total)]
-    flat.append(_flat(nothing.byte() if levels is None else levels.view(torch.uint8), last))
-    period = _period(reached[0], image, last)
-    if any(t is None for t in flat) or len(reached) * max(period, kernels.BLOCK) > MOST_LEVELS:
+    bytes_ = None if levels is None else levels.view(torch.uint8)
+    flat = [_NOTHING[v.dtype] if t is None else _flat(t, last) for t in (v, current, passed, total)]
+    flat.append(_NOTHING[torch.uint8] if bytes_ is None else _flat(bytes_, last))
+    if any(t is None for t in flat):
         return False
+    period = max(_period(theta, image, last), 1 if bias is None else _period(bias, image, last))
     heights = _row(theta, image, last, period, kernels.BLOCK)
-    borders = np.stack([_row(level, image, last, period, kernels.BLOCK) for level in reached])
-    _on_threads(
-        kernels.integrate_and_fire,
-        -(-v.numel() // heights.size),
-        v.numel() * steps,
-        *flat[:2],
-        v.numel() if len(current) > 1 else 0,
-        heights,
-        borders.ravel(),
-        heights.size if len(reached) > 1 else 0,
-        steps,
-        *flat[2:],
-    )
+    own = _NOTHING[v.dtype] if bias is None else _row(bias, image, last, period, kernels.BLOCK)
+    arguments = [*flat[:2], v.numel() if len(current) > 1 else 0, heights, own, steps, *flat[2:]]
+    rows = -(-v.numel() // heights.size)
+    if (shares := _shares(rows, v.numel() * steps)) == 1:
+        kernels.integrate_and_fire(*arguments, 0, rows)
+    else:
+        with _one_at_a_time:
+            kernels.integrate_and_fire_shared(*arguments, rows, shares)
     return True
 
 
@@ -70,7 +63,12 @@ def unpack(bits: Tensor, skip: int, height: Tensor, shape: tuple[int, ...]) -> T
     values = torch.empty(order, dtype=height.dtype)
     row = _row(height, image, last, _period(height, image, last), kernels.BLOCK)
     rows = -(-values.numel() // row.size)
-    _on_threads(kernels.unpack, rows, values.numel(), bits.numpy(), skip, row, values.view(-1).numpy())
+    arguments = [bits.numpy(), skip, row, values.view(-1).numpy()]
+    if (shares := _shares(rows, values.numel())) == 1:
+        kernels.unpack(*arguments, 0, rows)
+    else:
+        with _one_at_a_time:
+            kernels.unpack_shared(*arguments, rows, shares)
     return values.permute(0, 1, 4, 2, 3) if last else values
 
 
@@ -79,16 +77,15 @@ def count_into_bins(rows: Tensor, per_unit: Tensor, bins: int) -> Tensor | None:
     kernels = compiled()
     if kernels is None or not _plain(rows) or not rows.is_contiguous() or rows.dtype not in FLOATS:
         return None
-    channels = rows.shape[1]
     shares = _shares(len(rows), rows.numel())
-    counts = np.zeros((len(shares), channels, bins), np.int64)
-    outside = np.zeros(len(shares), np.int64)
-
-    def share(number: int) -> None:
-        outside[number] = kernels.count_into_bins(rows.numpy(), per_unit.numpy(), counts[number], *shares[number])
-
-    _each(share, len(shares))
-    return None if outside.any() else torch.from_numpy(counts.sum(0) if len(counts) > 1 else counts[0])
+    counts = np.zeros((shares, rows.shape[1], bins), np.int64)
+    outside = np.zeros(shares, np.int64)
+    if shares == 1:
+        outside[0] = kernels.count_into_bins(rows.numpy(), per_unit.numpy(), counts[0], 0, len(rows))
+    else:
+        with _one_at_a_time:
+            kernels.count_into_bins_shared(rows.numpy(), per_unit.numpy(), counts, outside, len(rows), shares)
+    return None if outside.any() else torch.from_numpy(counts.sum(0) if shares > 1 else counts[0])
 
 
 # -- how values lie in memory ------------------------------------------------------------------------------------
@@ -104,8 +101,10 @@ def _channels_last(x: Tensor) -> bool:
 
 
 def _flat(x: Tensor, last: bool) -> np.ndarray | None:
-    """The values in memory order, images channels last if `last`; None if their order differs."""
-    ordered = x.movedim(-3, -1) if last and x.numel() else x
+    """The values in memory order, images channels last if `last`; None if numpy cannot see them in that order."""
+    if not _plain(x):
+        return None
+    ordered = x.permute(*range(x.ndim - 3), -2, -1, -3) if last else x
     return ordered.view(-1).numpy() if ordered.is_contiguous() else None
 
 
@@ -123,35 +122,24 @@ def _row(parameter: Tensor, image: torch.Size, last: bool, period: int, block: i
     else:
         whole = parameter.reshape(parameter.shape[-len(image) :]).expand(image)
         once = (whole.movedim(0, -1) if last else whole).flatten()
-    row: np.ndarray = once.repeat(max(1, block // period)).contiguous().numpy()
-    return row
+    return np.broadcast_to(once.numpy(), (max(1, block // period), period)).ravel()
 
 
 # -- threads -----------------------------------------------------------------------------------------------------
 
-
-def _shares(rows: int, values: int) -> list[tuple[int, int]]:
-    """The range of rows for each thread."""
-    threads = 1 if values < FEW else max(1, min(torch.get_num_threads(), rows))
-    return [(rows * i // threads, rows * (i + 1) // threads) for i in range(threads)]
+_one_at_a_time = Lock()  # without OpenMP, numba's pool takes no second caller
+_alone = False
 
 
-def _on_threads(loop: Callable[..., Any], rows: int, values: int, *arguments: Any) -> None:
-    shares = _shares(rows, values)
-    _each(lambda number: loop(*arguments, *shares[number]), len(shares))
+def _shares(rows: int, values: int) -> int:
+    """How many threads share the work."""
+    return 1 if _alone or values < FEW else max(1, min(torch.get_num_threads(), rows))
 
 
-def _each(share: Callable[[int], None], count: int) -> None:
-    """Run all shares of some work; the first in this thread."""
-    others = [_threads().submit(share, number) for number in range(1, count)]
-    share(0)
-    for other in others:
-        other.result()
+def _stay_alone() -> None:
+    """Numba's threads do not survive a fork."""
+    global _alone
+    _alone = True
 
 
-@cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 1), thread_name_prefix="spikecal")
-
-
-os.register_at_fork(after_in_child=_threads.cache_clear)  # threads do not survive a fork
+os.register_at_fork(after_in_child=_stay_alone)

@@ -1,34 +1,42 @@
-"""Loops compiled by numba. They release Python's lock, so that threads can share the work by rows.
+"""Loops compiled by numba: each for a range of rows, and over all rows shared by the threads of numba's pool.
 
+With OpenMP these threads wait awake for a moment, as those of torch do: work of 0.1 ms is worth sharing.
 Values are flat, in memory order. Parameters repeat: those of one row of values apply to every row.
 Loops run over blocks that stay in the processor's nearest cache, and innermost over slices from their start: only
 those does LLVM vectorise. Arithmetic equals torch's to the bit, so nothing here may be reordered or contracted.
 """
 
 import numpy as np
-from numba import njit
+from numba import njit, prange
 
 BLOCK = 1024  # values
 
 
 @njit(nogil=True, cache=True)
-def integrate_and_fire(v, current, stride, theta, reached, border, steps, passed, total, levels, first, last):
-    """`v <- v + I(t)`; a spike where `v >= reached(t)`; `v <- v - theta` there.
+def integrate_and_fire(v, current, stride, theta, bias, steps, passed, total, levels, first, last):
+    """`v <- v + I(t)`; a spike where `v >= theta - t bias`, t from 1; `v <- v - theta` there. At the end, `v + T bias`.
 
-    The next step is `stride` values further in `current` and `border` in `reached`, 0 if constant. `passed`
-    gets theta times the spikes and `levels` the spikes of each step, `total` their sum; empty arrays are skipped.
+    The next step is `stride` values further in `current`, 0 if constant. `passed` gets theta times the spikes, and may
+    be `current` itself; `levels` the spikes of each step, `total` their sum. Empty arrays are skipped.
     """
     size, row = v.size, theta.size
-    fired_block = np.empty(BLOCK, v.dtype)
+    fired_block, level_block = np.empty(BLOCK, v.dtype), np.empty(BLOCK, v.dtype)
     one, zero = v.dtype.type(1), v.dtype.type(0)
     for begin in range(first * row, min(last * row, size), row):
         for place in range(0, min(row, size - begin), BLOCK):
             start = begin + place
             count = min(BLOCK, row - place, size - start)
-            potential, height, fired = v[start : start + count], theta[place : place + count], fired_block[:count]
+            potential, height = v[start : start + count], theta[place : place + count]
+            own = bias[place : place + count]
+            fired, level = fired_block[:count], level_block[:count]
+            for i in range(count):
+                level[i] = height[i]
             for t in range(steps):
                 arriving = current[t * stride + start : t * stride + start + count]
-                level = reached[t * border + place : t * border + place + count]
+                if own.size:
+                    passing = v.dtype.type(t + 1)
+                    for i in range(count):
+                        level[i] = height[i] - passing * own[i]
                 for i in range(count):
                     charged = potential[i] + arriving[i]
                     fires = one if charged >= level[i] else zero
@@ -47,6 +55,17 @@ def integrate_and_fire(v, current, stride, theta, reached, border, steps, passed
                     value = passed[out : out + count]
                     for i in range(count):
                         value[i] = fired[i] * height[i]
+            if own.size:
+                passing = v.dtype.type(steps)
+                for i in range(count):
+                    potential[i] += passing * own[i]
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def integrate_and_fire_shared(v, current, stride, theta, bias, steps, passed, total, levels, rows, shares):
+    for i in prange(shares):
+        first, last = rows * i // shares, rows * (i + 1) // shares
+        integrate_and_fire(v, current, stride, theta, bias, steps, passed, total, levels, first, last)
 
 
 @njit(nogil=True, cache=True)
@@ -68,6 +87,12 @@ def unpack(bits, skip, height, values, first, last):
                 out[i] = height[i] if bits[(at + i) >> 3] & (128 >> ((at + i) & 7)) else zero
 
 
+@njit(nogil=True, cache=True, parallel=True)
+def unpack_shared(bits, skip, height, values, rows, shares):
+    for i in prange(shares):
+        unpack(bits, skip, height, values, rows * i // shares, rows * (i + 1) // shares)
+
+
 @njit(nogil=True, cache=True)
 def count_into_bins(values, per_unit, counts, first, last):
     """Adds the number of `values` `[n, C]` in each bin `ceil(value * per_unit)` to `counts` `[C, bins]`.
@@ -86,3 +111,10 @@ def count_into_bins(values, per_unit, counts, first, last):
             else:
                 outside += 1
     return outside
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def count_into_bins_shared(values, per_unit, counts, outside, rows, shares):
+    """`counts` `[shares, C, bins]` and `outside` `[shares]` are of each share."""
+    for i in prange(shares):
+        outside[i] = count_into_bins(values, per_unit, counts[i], rows * i // shares, rows * (i + 1) // shares)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from spikecal.errors import DataError, first_line
 from spikecal.graph.graph import Graph
-from spikecal.graph.ops import Joint, Spike
+from spikecal.graph.ops import Add, Conv, ConvTranspose, Joint, Linear, Spike
 from spikecal.graph.stages import Stage
 from spikecal.memory import free_memory
 from spikecal.neurons import Cells, Neuron, State
@@ -75,6 +75,7 @@ class Want(Flag):
     TOTAL = auto()
     LEVELS = auto()
     POTENTIALS = auto()
+    OVERWRITTEN = auto()  # what arrives is not read any more: the value may take its memory
 
 
 Ending = Callable[[Stage, Tensor, int, Memory, Want, int], Emission]  # turns what arrives into levels, like `emit`
@@ -158,7 +159,10 @@ def emit(
     emitted = memory.due(steps) + flush
     signed = neuron.alphabet[0] < 0
     counts_switches = neuron.switches and Want.TOTAL in want
-    value = over_steps(like, emitted) if Want.VALUE in want or counts_switches else None
+    value = None
+    if Want.VALUE in want or counts_switches:
+        in_place = Want.OVERWRITTEN in want and not memory.wait and len(arriving) == emitted
+        value = arriving if in_place and _is_fresh(stage, arriving) else over_steps(like, emitted)
     total = torch.zeros_like(like) if Want.TOTAL in want else None
     spikes = torch.zeros_like(like) if signed and Want.TOTAL in want else total
     levels = over_steps(like, emitted, whole_numbers(neuron)) if Want.LEVELS in want else None
@@ -185,6 +189,14 @@ def emit(
     if counts_switches and value is not None:
         spikes = switched(value, state["on"])
     return Emission(arriving, steps, emitted, value, total, spikes, levels, potentials)
+
+
+def _is_fresh(stage: Stage, arriving: Tensor) -> bool:
+    """Whether the stage computed what arrives in memory of its own, and every number has a place."""
+    op = stage.nodes[-2].op if len(stage.nodes) > 1 else None
+    computed = isinstance(op, (Conv, ConvTranspose, Linear)) or (isinstance(op, Add) and len(op.coefficients) > 1)
+    whole = arriving.is_contiguous() or arriving.movedim(2, -1).is_contiguous()
+    return computed and whole and not arriving.requires_grad
 
 
 def switched(value: Tensor, on: Tensor) -> Tensor:

@@ -191,7 +191,7 @@ class SpikingNetwork(nn.Module):
         for name in wanted & values.keys():
             outputs.add(name, values[name], min(steps, self.T - course.now))
         want, extra = (Want.VALUE, {}) if recorder is None else (Want.VALUE | Want.TOTAL, recorder.extra)
-        for stage, emission in course.advance(values, steps, last=last, want=want, extra=extra):
+        for stage, emission in course.advance(values, steps, last=last, want=want, extra=extra, kept=wanted):
             if stage.name in wanted:
                 outputs.add(stage.name, *self._of_output(stage, emission))
             if recorder is not None:

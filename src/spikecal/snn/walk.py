@@ -1,6 +1,6 @@
 """Run all stages of a network, front to back: some steps at a time, or as the ANN."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import torch
@@ -85,11 +85,13 @@ class Course:
         last: bool = False,
         want: Want = Want.VALUE,
         extra: Mapping[str, Want] = MappingProxyType({}),
+        kept: Container[str] | None = None,
     ) -> Iterator[tuple[Stage, Emission]]:
         """Run `steps` more steps of `inputs` `[steps, N, ...]`, or `[1, N, ...]` if constant.
 
         Inputs are read while their window lasts. Yields every stage that receives or emits something. For some stages,
-        an `extra` is wanted. After the `last` steps, states are released.
+        an `extra` is wanted. After the `last` steps, states are released. What arrives at stages that are not `kept`
+        may be overwritten; None keeps all.
         """
         before, self.now = self.now, self.now + steps
         for name, value in inputs.items():
@@ -101,6 +103,8 @@ class Course:
                 continue
             values = self._edges.take(stage, arriving) if arriving else {}
             wanted, flush = want | extra.get(stage.name, want), emitted - memory.due(arriving)
+            if kept is not None and stage.name not in kept:
+                wanted |= Want.OVERWRITTEN
             emission = advance(stage, values, arriving, self.shapes, memory, wanted, flush, self.ending)
             del values
             if emission.value is not None:

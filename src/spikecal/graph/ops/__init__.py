@@ -135,7 +135,7 @@ class Spike(Unhooked, Op):
         bias, v_init = (None if t is None else along(t, self.channel, ndim) for t in (self.bias, self.v_init))
         each, reach = (
             None if rows is None else torch.stack([along(row, self.channel, ndim) for row in rows])
-            for rows in (self.step_bias, self.tensors().get("reach"))
+            for rows in (self.step_bias, getattr(self, "reach", None))
         )
         return Cells(self.height(ndim), bias, v_init, each, reach)
 
@@ -216,7 +216,9 @@ def along(values: Tensor, channel: int, ndim: int) -> Tensor:
     """`values` [C] shaped to broadcast along dimension `channel`; values per neuron `[C, H, W]` unchanged."""
     if values.ndim > 1:
         return values
-    return values.reshape([-1 if d == channel % ndim else 1 for d in range(ndim)])
+    shape = [1] * ndim
+    shape[channel % ndim] = -1
+    return values.reshape(shape)
 
 
 OPS: dict[str, type[Op]] = {
