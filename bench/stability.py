@@ -30,6 +30,7 @@ from spikecal.data.prepare import Prepared
 from spikecal.data.sources import load_data
 from spikecal.files import write_whole
 from spikecal.reproduce.cells import machine
+from spikecal.reproduce.ways import PAPERS_JOINTS
 from spikecal.zoo.detectors import load_detector
 from spikecal.zoo.models import load_model
 
@@ -71,7 +72,7 @@ def records(name: str, weights: Weights, folder: Path | None) -> list[StageRecor
     model, card = load_model(specification)
     prepared = Prepared(load_data(data, "train"), card)
     images = torch.stack([prepared[i] for i in range(IMAGES)])
-    return spikecal.convert(model, images, T=T, pipeline=pipeline).records
+    return spikecal.convert(model, images, T=T, pipeline=pipeline, joints=PAPERS_JOINTS).records
 
 
 def facts(found: list[StageRecord]) -> dict[str, Any]:

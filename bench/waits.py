@@ -34,6 +34,8 @@ from spikecal.data.prepare import Loader, prepare
 from spikecal.data.sources import load_data
 from spikecal.files import write_whole
 from spikecal.reproduce.cells import machine
+from spikecal.reproduce.paired import packed, unpacked
+from spikecal.reproduce.ways import PAPERS_JOINTS
 from spikecal.zoo.models import load_model
 
 RESULT = Path(__file__).parent / "results" / "waits.json"
@@ -150,12 +152,14 @@ def compare_skips(found: dict[str, Any], one: Subject, name: str, T: int) -> Non
 
 def everywhere(one: Subject, T: int) -> spikecal.SpikingNetwork:
     """By LCP, with every layer waiting one step: no search, so that nothing else differs."""
-    plain = spikecal.convert(one.model, one.seen, T=T, pipeline="baseline", records=False).snn
+    plain = spikecal.convert(one.model, one.seen, T=T, pipeline="baseline", joints=PAPERS_JOINTS, records=False).snn
     waits = {stage.name: 1 for stage in plain.stages if stage.spiking}
     latency = spikecal.SpikingNetwork(plain.graph, T, waits).latency
     kept = Trial("everywhere", T, latency, waits, 0.0)
     with patch("spikecal.choice.placement.Search.run", lambda self, steps: Placement(kept, (kept,), 0)):
-        return spikecal.convert(one.model, one.seen, T=T, latency=latency, pipeline="lcp", records=False).snn
+        return spikecal.convert(
+            one.model, one.seen, T=T, latency=latency, pipeline="lcp", joints=PAPERS_JOINTS, records=False
+        ).snn
 
 
 def put(found: dict[str, Any], part: str, row: str, facts: dict[str, Any], beside: str | None) -> None:
@@ -169,18 +173,11 @@ def put(found: dict[str, Any], part: str, row: str, facts: dict[str, Any], besid
     write_whole(RESULT, json.dumps(found, indent=1) + "\n")
 
 
-def packed(answers: Tensor) -> str:
-    """A bit per image, as hexadecimal digits after a 1: for pairing with rows measured later."""
-    return f"{int('1' + ''.join(str(int(answer)) for answer in answers), 2):x}"
-
-
-def unpacked(digits: str) -> Tensor:
-    return torch.tensor([float(bit) for bit in f"{int(digits, 16):b}"[1:]], dtype=torch.float64)
-
-
 def measured(one: Subject, pipeline: str, T: int | None, latency: int | None) -> dict[str, Any]:
     started = time.perf_counter()
-    snn = spikecal.convert(one.model, one.seen, T=T, latency=latency, pipeline=pipeline, records=False).snn
+    snn = spikecal.convert(
+        one.model, one.seen, T=T, latency=latency, pipeline=pipeline, joints=PAPERS_JOINTS, records=False
+    ).snn
     seconds = time.perf_counter() - started
     return {**facts_of(one, snn), "seconds": seconds}
 

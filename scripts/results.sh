@@ -27,7 +27,7 @@ halves="--model vgg16-half --model vgg16-half-nobn $bn $plain"
 few="--images 250 --iterations 100" # test images, and iterations of weights calibration
 fewer="--images 150 --iterations 100 --weights-images 128"
 
-[ $# -gt 0 ] || set -- defaults ablations resnet20 wide vgg16-half time detect detectors fakedata imagenet \
+[ $# -gt 0 ] || set -- defaults ablations resnet20 rivals wide vgg16-half time detect detectors fakedata imagenet \
     frontier frontier-high latency frontier-vgg frontier-deep frontier-wide frontier-small
 for group; do
     case $group in
@@ -44,6 +44,11 @@ for group; do
         ;;
     resnet20)
         table resnet20 cifar --model resnet20 --model resnet20-nobn --data cifar10 --images 10000 --long-images 1000
+        ;;
+    rivals) # most of them are run once, for 512 steps
+        table rivals cifar --rivals --row Robust-Norm --row Spike-Norm --row RMP --row TSC --row "Local balancing" \
+            --row "Hybrid Train" --row QCFS --model resnet20-nobn --data cifar10 --seeds 1 --images 100 \
+            --long-images 100 --long-calibration 16 --iterations 600
         ;;
     wide) # the paper's own network
         table wide cifar --model resnet20-wide --weights "$WEIGHTS/resnet20-wide.safetensors" --data cifar10 --seeds 1 \
@@ -105,12 +110,12 @@ for group; do
         (
             cd "$ROOT" # pages name the file as it is given
             table imagenet imagenet --model $samples:efficientnet_lite0 --data $samples:photographs --seeds 1 \
-                -T 16 -T 32 -T 64 -T 128 -T 256 --long-from 16 --long-images 40 --long-calibration 16 \
-                --iterations 100 --weights-to 64
+                -T 16 -T 32 -T 64 -T 128 -T 256 --images 40 --calibration 32 --iterations 100 --weights-to 64 \
+                --long-from 128 --long-images 16 --long-calibration 16
         )
         ;;
     *)
-        echo "no group $group: defaults, ablations, resnet20, wide, vgg16-half, time, detect, detectors, fakedata, imagenet," \
+        echo "no group $group: defaults, ablations, resnet20, rivals, wide, vgg16-half, time, detect, detectors, fakedata, imagenet," \
             "frontier, frontier-high, latency, frontier-vgg, frontier-deep, frontier-wide or frontier-small" >&2
         exit 2
         ;;

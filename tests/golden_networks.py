@@ -129,7 +129,8 @@ def pipeline(preset: str) -> Pipeline:
 
 
 def converted(name: str, preset: str, steps: list[int]) -> spikecal.Result:
-    return spikecal.convert(network(name), images(name, CALIBRATION, 1), T=steps, pipeline=pipeline(preset))
+    seen = images(name, CALIBRATION, 1)
+    return spikecal.convert(network(name), seen, T=steps, pipeline=pipeline(preset), joints="analog")
 
 
 def measured(name: str, preset: str) -> Iterator[tuple[str, Tensor]]:

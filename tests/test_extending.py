@@ -111,7 +111,7 @@ def test_the_command_line_converts_and_evaluates(mine: Path, capfd: pytest.Captu
 
 
 def test_neighbours_are_imported_when_they_are_needed(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function may import what is beside its file when it is called, as it may in a script."""
+    """A function may import its neighbours when it is called, as in a script."""
     folder = mine.parent / "project"
     folder.mkdir()
     (folder / "nets.py").write_text(NET)
@@ -164,7 +164,7 @@ def test_a_file_loads_and_runs_where_the_class_is_not(mine: Path) -> None:
         spikecal.convert(residual(), images(16), T=4, pipeline=again)
 
 
-def test_neurons_are_brought_by_whoever_loads(mine: Path) -> None:
+def test_whoever_loads_a_file_supplies_its_neurons(mine: Path) -> None:
     burst = load_class("mine.py:Burst", spikecal.Neuron)
     result = spikecal.convert(residual(), images(16), T=4, pipeline=Pipeline(neuron=burst()))
     result.save("net.snn")
@@ -228,7 +228,7 @@ def divided(view: StageView) -> Update:
         (divided, "raised ZeroDivisionError: by nothing"),
     ],
 )  # fmt: skip
-def test_an_update_that_cannot_be_names_the_stage(
+def test_an_invalid_update_names_the_stage(
     make: Callable[[StageView], Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Wrong, "make", staticmethod(make), raising=False)
@@ -258,7 +258,7 @@ class WrongThreshold(spikecal.Threshold):
         return torch.full((len(histogram.maximum) + self.extra,), 0.0).log() * self.value
 
 
-def test_a_threshold_that_cannot_be_names_the_layer() -> None:
+def test_an_invalid_threshold_names_the_layer() -> None:
     for wrong, said in (
         (WrongThreshold(), "gave a threshold that is NaN or infinite"),
         (WrongThreshold(extra=1), r"gave \[2\], not a tensor of 1"),
@@ -284,7 +284,7 @@ def test_settings_are_checked_by_their_annotations(mine: Path, settings: dict[st
     assert Pipeline.from_dict(fine, imported()).calibrators[0].images == LCP.calibrators[0].images
 
 
-def test_what_is_named_and_is_not_there_is_told(mine: Path) -> None:
+def test_missing_names_are_reported(mine: Path) -> None:
     for named, said in (
         ("other.py:A", "there is no file other.py"),
         ("mine.py:A", "mine.py has no class 'A'"),
@@ -321,7 +321,7 @@ class Plain(spikecal.Neuron):
             yield fired
 
 
-def test_what_a_neuron_cannot_do_is_told_by_name() -> None:
+def test_unsupported_neuron_methods_are_named() -> None:
     fine = spikecal.convert(residual(), images(8), T=4, pipeline=Pipeline(rounding="floor", neuron=Plain()))
     assert fine.snn(images(2)).shape == (2, 5)
     weights = Pipeline(sweeps=((spikecal.Weights(iterations=1),),), neuron=Plain())

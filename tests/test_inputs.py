@@ -87,7 +87,7 @@ def test_labels_outside_the_classes_are_refused(result: spikecal.Result, label: 
         spikecal.evaluate(result.snn, (IMAGES, [label, *LABELS[1:].tolist()]))
 
 
-def test_one_image_without_a_batch_is_told(result: spikecal.Result, tmp_path: Path) -> None:
+def test_one_image_without_a_batch_is_reported(result: spikecal.Result, tmp_path: Path) -> None:
     sentence = r"shape \[3, 8, 8\] is one image without a batch: give x\[None\]"
     result.save(tmp_path / "net.snn")
     with pytest.raises(DataError, match=sentence):
@@ -106,7 +106,7 @@ def test_memory_as_people_write_it(result: spikecal.Result) -> None:
 
 
 @pytest.mark.parametrize("T", [0, True, 2.5, "8", 10**12, [4, 1 << 40]])
-def test_steps_that_cannot_be(T: Any) -> None:
+def test_invalid_steps(T: Any) -> None:
     with pytest.raises(ConfigError, match="T must be a number of steps from 1 to 1,048,576"):
         spikecal.convert(residual(), TENSOR, T=T)
 
@@ -125,7 +125,7 @@ def test_vectors_and_signals(model: nn.Module, shape: tuple[int, ...]) -> None:
     assert spikecal.evaluate(found.snn, (x, labels)).accuracy[-1] > 0.6
 
 
-def test_names_of_images_are_told_how_to_be_read(result: spikecal.Result) -> None:
+def test_names_of_images_are_refused_with_advice(result: spikecal.Result) -> None:
     said = r"spikecal.load_images\('folder:x', card\) gives one"
     with pytest.raises(DataError, match=said):
         spikecal.convert(residual(), "folder:x")
@@ -134,6 +134,6 @@ def test_names_of_images_are_told_how_to_be_read(result: spikecal.Result) -> Non
 
 
 @pytest.mark.parametrize(("labels", "said"), [(["cat"] * 12, "one of them is 'cat'"), ([], "there are no labels")])
-def test_labels_that_are_none(result: spikecal.Result, labels: list[str], said: str) -> None:
+def test_invalid_labels(result: spikecal.Result, labels: list[str], said: str) -> None:
     with pytest.raises(DataError, match=said):
         spikecal.evaluate(result.snn, (TENSOR, labels))

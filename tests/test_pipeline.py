@@ -58,7 +58,7 @@ def test_presets_are_the_papers() -> None:
     ("preset", "images"),
     [(BASELINE, 1024), (LCP, 1024), (ACP, 1024), (ACP.changed(Weights, images=2000), 2000)],
 )
-def test_as_many_images_are_asked_for_as_the_hungriest_part_needs(preset: Pipeline, images: int) -> None:
+def test_enough_images_are_requested_for_the_part_that_needs_most(preset: Pipeline, images: int) -> None:
     assert preset.images == images
 
 
@@ -78,7 +78,7 @@ SPLIT = dataclasses.replace(LCP, rounding="split", kappa=0.25)
 
 
 @pytest.mark.parametrize("pipeline", [*PRESETS.values(), REFERENCE_ORDER, SPLIT])
-def test_plain_data_and_back(pipeline: Pipeline) -> None:
+def test_round_trip_through_plain_data(pipeline: Pipeline) -> None:
     assert Pipeline.from_dict(pipeline.to_dict()) == pipeline
 
 
@@ -187,12 +187,12 @@ def test_toml_keeps_what_it_does_not_name(tmp_path: Path) -> None:
         ({"sweeps": [[{"kind": "weights", "optimiser": "lbfgs"}]]}, "lbfgs"),
     ],
 )
-def test_what_is_wrong_is_named(settings: dict[str, Any], word: str) -> None:
+def test_faults_are_named(settings: dict[str, Any], word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         Pipeline.from_dict(settings)
 
 
-def test_a_file_that_is_wrong_is_named_too(tmp_path: Path) -> None:
+def test_a_faulty_file_is_named_too(tmp_path: Path) -> None:
     path = tmp_path / "pipeline.toml"
     with pytest.raises(ConfigError, match="pipeline.toml"):
         Pipeline.from_toml(path)
@@ -244,6 +244,6 @@ def test_a_pipeline_cannot_be_changed_in_place() -> None:
         lambda: Weights(lr=float("inf")),
     ],
 )
-def test_settings_of_a_wrong_kind_are_refused_where_they_are_made(make: Callable[[], object]) -> None:
+def test_settings_of_a_wrong_kind_are_refused_on_construction(make: Callable[[], object]) -> None:
     with pytest.raises(ConfigError):
         make()

@@ -55,7 +55,7 @@ def test_what_fits_into_memory_is_not_on_disk(monkeypatch: pytest.MonkeyPatch, o
     assert found.own == images(COUNT).nbytes and (found.images, found.T) == (COUNT, T)
 
 
-def test_no_room_is_told_before_anything_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_lack_of_memory_is_reported_before_anything_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("spikecal.conversion.histograms", lambda context: pytest.fail("it has started"))
     with monkeypatch.context() as patch:
         patch.setattr("spikecal.planning.free_memory", lambda device: 10_000_000)

@@ -1,4 +1,4 @@
-"""Networks that nobody wrote: drawn from the closed set, converted, and compared with what they were drawn as."""
+"""Random networks, drawn from the closed set, converted, and compared with their originals."""
 
 from collections import Counter
 from collections.abc import Callable

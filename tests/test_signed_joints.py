@@ -334,7 +334,7 @@ def test_files_without_a_reach_fire_at_half_a_threshold(tmp_path: Path) -> None:
         (torch.full((8, 1), torch.nan), "NaN or infinite"),
     ],
 )
-def test_what_a_file_may_not_say_of_a_reach(reach: Tensor, match: str, tmp_path: Path) -> None:
+def test_invalid_reaches_in_files(reach: Tensor, match: str, tmp_path: Path) -> None:
     snn = exact(False)
     (name,) = signed_stages(snn)
     snn.save(tmp_path / "net.snn")
@@ -345,7 +345,7 @@ def test_what_a_file_may_not_say_of_a_reach(reach: Tensor, match: str, tmp_path:
         spikecal.load(tmp_path / "net.snn")
 
 
-def test_what_a_file_may_not_say_of_joints(results: dict[str, spikecal.Result], tmp_path: Path) -> None:
+def test_invalid_joints_in_files(results: dict[str, spikecal.Result], tmp_path: Path) -> None:
     snn = results["signed"].snn
     snn.origin = snn.origin.changed(joints="some")
     try:
@@ -367,7 +367,12 @@ def test_histograms_are_of_magnitudes(results: dict[str, spikecal.Result]) -> No
 
 def test_a_dry_run_says_what_each_option_does() -> None:
     said = str(spikecal.check(mobile(), images(2)))
-    assert "5 linear values that weighted layers read" in said and "joints merge: merges none; 5 then" in said
+    assert "5 linear values that weighted layers read" in said and "joints merge: merges none, and 5 then" in said
+
+
+def test_they_are_signed_unless_told_otherwise() -> None:
+    snn = spikecal.convert(mobile(), images(4), T=2, pipeline="baseline", records=False).snn
+    assert snn.origin.joints == "signed" and len(signed_stages(snn)) == 5 and analog_readers(snn.graph) == []
 
 
 def test_convert_refuses_other_joints() -> None:
@@ -401,15 +406,17 @@ def data(tmp_path: Path) -> Path:
 def test_the_command_line_knows_them(run: Run, tmp_path: Path, data: Path) -> None:  # noqa: F811
     (tmp_path / "net.py").write_text(NETWORK)
     code, out, _ = run("check", "net.py:make", "-T", 4, "--pipeline", "lcp")
-    assert code == 0 and "3 linear values that weighted layers read, 0 of them at joints: 2, 3, 4;" in out
-    assert "3 layers of signed neurons instead; joints merge: merges 2 into one with the layer before; 1" in out
+    assert code == 0 and "3 linear values that weighted layers read, 0 of them at joints: 2, 3, 4\n" in out
+    assert "joints signed, the default: spikes of 3 layers of signed neurons; joints analog: currents," in out
+    assert "joints merge: merges 2 into one with the layer before, and 1 then still reads" in out
     facts = json.loads(run("check", "net.py:make", "-T", 4, "--pipeline", "lcp", "--json")[1])["linear_values"]
     assert facts["names"] == ["2", "3", "4"] and (facts["merged"], facts["left"]) == (2, 1) and 0 < facts["share"] < 1
 
     made = {}
     for joints in ("analog", "signed", "merge"):
         arguments = "convert", "net.py:make", "--data", f"npz:{data}", "-T", 4, "--pipeline", "lcp", "--json"
-        code, out, err = run(*arguments, "--joints", joints, "-o", f"{joints}.snn")
+        option = () if joints == "signed" else ("--joints", joints)  # it is the default
+        code, out, err = run(*arguments, *option, "-o", f"{joints}.snn")
         assert code == 0, err
         made[joints] = json.loads(out)
         assert made[joints]["joints"] == joints

@@ -14,8 +14,8 @@ from spikecal.progress import Silent
 
 
 def context_of(model: nn.Module, images: list[Inputs], pipeline: Pipeline) -> Context:
-    """What a conversion of the model, on images of its own precision, would share among its phases."""
-    graph = _lowered(model, images, (), pipeline)
+    """What a conversion with analog joints, on images of the model's own precision, would share among its phases."""
+    graph = _lowered(model, images, (), pipeline, "analog")
     return Context(
         ann=graph, images=images, pipeline=pipeline, seed=0, micro_batch=None, memory=10**9, records=False,
         progress=Silent(), workdir=None,

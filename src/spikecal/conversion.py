@@ -93,7 +93,7 @@ def convert(
         latency: Steps from the first of the input to the last of the output: a number, `"2x"` for twice T or `"+10"`
             for ten more. Layers wait during the steps beyond T, where that helps.
         effort: How much AUTO tries: `"low"`, `"normal"` or `"high"` take about 5, 20 or 300 times as long as LCP.
-        joints: How linear values that weighted layers read are passed on: `"analog"` currents, `"signed"` spikes, or
+        joints: How linear values that weighted layers read are passed on: `"signed"` spikes, `"analog"` currents, or
             `"merge"`, which merges two linear maps where one is cheaper.
         seed: Seed of the calibration images and everything else random. The same seed gives the same bits.
         keep: Names of submodules at the end of the network to keep analog.
@@ -158,9 +158,7 @@ def convert(
     return result
 
 
-def _lowered(
-    model: nn.Module, images: list[Inputs], keep: Sequence[str], plan: Plan, joints: Joints = DEFAULT
-) -> Graph:
+def _lowered(model: nn.Module, images: list[Inputs], keep: Sequence[str], plan: Plan, joints: Joints) -> Graph:
     """The canonical graph of a model; raises if it cannot spike."""
     graph = staged(model, example_of(images), keep, joints)
     if not partition(graph):

@@ -68,7 +68,7 @@ def _evaluated(
     ranks = current()
     ranks.agree("evaluate", lambda: {"network": fingerprint(snn.state_dict().values(), [snn.T, describe(snn.graph)])})
     counts, meter, read = Counts(snn.T), EnergyMeter(snn), Seen(ranks)
-    early = EnergyMeter(snn)
+    early, before = None if rule is None else EnergyMeter(snn), 0
     home = next(snn.parameters())
     answers = None if ann is None else answering(ann)
     found = batches(data, progress, image_dims(snn.graph), workers=workers, note=counts.so_far)
@@ -91,15 +91,17 @@ def _evaluated(
             first = sum(map(len, calls[: ranks.share(len(calls), turn=number).start]))
             mine = slice(first, first + sum(map(len, own)))
             own_labels = None if labels is None else labels[mine]
-            counts.add(snn, own, meter, own_labels, answers and answers(x[mine]), rule, early)
+            counts.add(snn, own, meter, own_labels, answers and answers(x[mine]), rule, early, before + first)
+        before += len(x)
     read.check("evaluate")
-    totals, whole, stopped = Counts(snn.T), EnergyMeter(snn), EnergyMeter(snn)
-    for _, (counted, tallied, shortened) in ranks.gathered({}, [asdict(counts), meter.tallies(), early.tallies()]):
+    totals, meters = Counts(snn.T), [meter] if early is None else [meter, early]
+    wholes = [EnergyMeter(snn) for _ in meters]
+    for _, (counted, tallied) in ranks.gathered({}, [asdict(counts), [one.tallies() for one in meters]]):
         totals.merge(Counts(**counted))
-        whole.merge(tallied)
-        stopped.merge(shortened)
-    exits = None if rule is None else totals.exits(snn, rule, stopped.result())
-    return totals.evaluation(snn, whole.result(), answers is not None, exits)
+        for whole, tallies in zip(wholes, tallied, strict=True):
+            whole.merge(tallies)
+    exits = None if rule is None else totals.exits(snn, rule, wholes[1].result())
+    return totals.evaluation(snn, wholes[0].result(), answers is not None, exits)
 
 
 @whatever_the_default
@@ -126,18 +128,29 @@ def exit_rule(
     if not isinstance(snn, SpikingNetwork):
         raise ConfigError(f"an exit rule needs a spiking network, such as result.snn, not {type(snn).__name__}")
     home, scores, ranks = next(snn.parameters()), scoring(ann), current()
-    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    kinds = torch.int64, home.dtype, torch.bool, torch.float64
+    found = [tuple(torch.empty(0, snn.T, dtype=kind) for kind in kinds)]  # rows of images; a rank may have none
+    read, before = Seen(ranks), 0
     with watched(ranks.shown(progress)) as watcher:
-        for x, _ in batches(images, watcher, image_dims(snn.graph)):
+        for number, (x, _) in enumerate(batches(images, watcher, image_dims(snn.graph))):
             x = x.to(home.device, home.dtype)
             if not gives_classes(snn, x):
                 raise DataError("early exit needs a network with one output of classes")
-            for part in x.split(snn.images_per_call(x)):
+            read.add(x)
+            places = torch.arange(before, before + len(x))[:, None].expand(-1, snn.T)
+            size = snn.images_per_call(x)
+            calls = list(zip(places.split(size), x.split(size), strict=True))
+            for i in ranks.each(len(calls), turn=number):
+                place, part = calls[i]
                 outputs, target = snn.run(part).outputs, scores(part).to(home.device)
                 agree = outputs.argmax(-1) == target.argmax(-1)
-                found.append((margins(outputs).cpu(), agree.cpu(), distances(outputs, target).cpu()))
-                ranks.beat()
-    margin, agree, apart = (torch.cat(parts, 1) for parts in zip(*found, strict=True))
+                rows = margins(outputs).T, agree.T, distances(outputs, target).T
+                found.append((place, *(row.cpu() for row in rows)))
+            before += len(x)
+    read.check("exit_rule")
+    place, *rest = (ranks.joined(torch.cat(parts)) for parts in zip(*found, strict=True))
+    order = place[:, 0].argsort()
+    margin, agree, apart = (rows[order].T.contiguous() for rows in rest)
     scaled = min(SCALED, margin.shape[1] // 4)
     if scaled == 0:
         raise DataError(f"an exit rule needs at least 4 images, not {margin.shape[1]}")

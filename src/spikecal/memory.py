@@ -31,7 +31,7 @@ CGROUPS = {  # by the controller in /proc: the folder of its groups, and their f
 def free_memory(device: Any = None, processes: int = 1) -> int:
     """Free bytes on a torch device; on a CPU without swapping, within the limits of process and container.
 
-    With `processes`, the share of one of so many that work on the same task.
+    With `processes`, the share of one process of that many at work on the same task.
     """
     kind = getattr(device, "type", "cpu")
     if kind in ("cuda", "xpu"):
@@ -113,10 +113,10 @@ def parse_bytes(text: str) -> int:
 
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
-    """Inside, glibc keeps what is freed for what comes next; at the end it is given back.
+    """Inside, glibc keeps freed memory for later requests; at the end it returns it to the system.
 
-    A stage frees hundreds of megabytes that the next one asks for. By itself, glibc returns a part of them, of some
-    processes more than of others, and the system fills every page with zeros again.
+    A stage frees hundreds of megabytes that the next one asks for. Left alone, glibc returns part of
+    them, in some processes more than in others, and the system fills every page with zeros again.
     """
     _return_above(NEVER)
     try:

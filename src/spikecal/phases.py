@@ -232,7 +232,7 @@ def sweep(
 
 
 def working_bytes(shapes: Shapes, images: int, T: int) -> int:
-    """What one call of so many images holds, beside what is cached."""
+    """The bytes that one call on this many images needs, besides the cache."""
     steps = min(T, steps_per_call(shapes, images))
     return WORKING_VALUES * 4 * max(CALL_FLOATS, images * steps * largest_value(shapes))
 

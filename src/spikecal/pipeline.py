@@ -336,7 +336,9 @@ SPIKE_NORM = Pipeline(threshold=MaxAct(), rounding="floor", sweeps=((SpikeNorm()
 RMP = Pipeline(threshold=MaxAct(), rounding="floor", sweeps=((ResidualThreshold(),),))
 TSC = dataclasses.replace(RMP, neuron=TemporalSwitch())
 LOCAL_BALANCING = Pipeline(threshold=LocalBalancing(per="channel"), rounding="potential", sweeps=(ReadOut(),))
-HYBRID_TRAIN = Pipeline(threshold=MaxAct(), rounding="floor", sweeps=((SpikeNorm(factor=0.7),), HybridTraining()))
+HYBRID_TRAIN = Pipeline(
+    threshold=MaxAct(), rounding="floor", sweeps=((SpikeNorm(factor=0.7, residual="height"),), HybridTraining())
+)
 QCFS = Pipeline(threshold=Learned(), rounding="potential", sweeps=(LearnedClips(),))
 
 RIVALS = {

@@ -21,7 +21,7 @@ from spikecal.zoo.models import build_model
 
 
 def converted(model: nn.Module, x: Tensor, T: int = 4) -> SpikingNetwork:
-    return spikecal.convert(model, x, T=T, pipeline="baseline").snn
+    return spikecal.convert(model, x, T=T, pipeline="baseline", joints="analog").snn
 
 
 def hooked_macs(model: nn.Module, x: Tensor) -> tuple[float, float]:
@@ -276,7 +276,7 @@ class Lines(nn.Module):
         return self.d(self.norm(F.relu(self.b(y) + self.c(y) + y)))
 
 
-def test_what_is_no_synapse_is_counted_by_hand() -> None:
+def test_other_operations_are_counted_by_hand() -> None:
     x = torch.randn(6, 2, 6, 6, generator=torch.Generator().manual_seed(0))
     T, layer = 3, 3 * 3 * 3  # neurons in each of the two layers
     energy = measure_energy(converted(Lines().eval(), x, T), x)

@@ -150,7 +150,7 @@ def test_images_of_two_sizes_and_plain_data() -> None:
         found.layer("frob")
 
 
-def test_a_silent_channel_is_no_number() -> None:
+def test_a_silent_channel_is_not_a_number() -> None:
     net = chain()
     net[0].weight[0].zero_()  # type: ignore[operator, index]
     net[0].bias[0] = -1  # type: ignore[index]

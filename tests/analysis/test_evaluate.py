@@ -31,6 +31,9 @@ def test_agreement_and_the_anns_accuracy_come_from_the_same_run() -> None:
     assert found.agreement == pytest.approx([float((step == answers).float().mean()) for step in steps])
     assert found.ann == pytest.approx(float((answers == LABELS).float().mean())) == accuracy(residual(), (x, LABELS))
     assert (found.curve, found.target) == (found.accuracy, found.ann)
+    assert found.correct == (steps[-1] == LABELS).tolist()
+    assert spikecal.evaluate(snn, [(x[:7], LABELS[:7]), (x[7:], LABELS[7:])]).correct == found.correct
+    assert spikecal.evaluate(snn, x, ann=residual()).correct == []
 
 
 def test_images_of_a_batch_may_run_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,11 +125,11 @@ def test_what_a_conversion_costs() -> None:
         stages = [stage.seconds for stage in found.stages if stage.T == T]
         assert len(stages) == len(result.snn.stages)
         assert 0 < sum(stages) <= found.phases[f"T={T}"] <= found.total
-    # stem and sum 8 channels of 8x8 (pooled to 4x4 before the neurons), branches 4, trunk and output as joints
+    # stem, sum and trunk 8 channels of 8x8 (the latter two pooled to 4x4), branches 4, output
     sizes = parameter_bytes(result.snn.graph, (images(1),))
     assert sizes == {
         "bias": 4 * (8 + 8 + 8 + 4 + 4 + 5),
-        "potential": 4 * (8 * 64 + 8 * 16 + 2 * 4 * 16),
+        "potential": 4 * (8 * 64 + 2 * 8 * 16 + 2 * 4 * 16),
         "weights": 4 * (8 * 3 * 9 + 8 * 8 * 9 + 8 * 8 + 8 * 8 + 4 * 2 * 9 + 4 * 8 + 5 * 8),
     }
 
@@ -140,7 +143,7 @@ def test_accuracy_against_images() -> None:
 
 
 @pytest.mark.parametrize("pipeline", [3, {"sweeps": 3}, {"sweeps": [[{"kind": "magic"}]]}, {"rounding": []}])
-def test_a_file_that_says_nonsense_of_its_making_is_refused(pipeline: Any) -> None:
+def test_a_file_with_nonsense_about_its_origin_is_refused(pipeline: Any) -> None:
     snn = spikecal.convert(residual(), images(4), T=2).snn
     snn.origin = Origin(pipelines={2: pipeline})
     with pytest.raises(spikecal.ConfigError):

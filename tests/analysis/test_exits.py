@@ -107,7 +107,7 @@ def test_few_rules_break_their_promise() -> None:
     assert list(FACTORS) == sorted(FACTORS, reverse=True)
 
 
-def test_what_cannot_be_promised_is_told() -> None:
+def test_impossible_promises_are_refused() -> None:
     snn, x = spikecal.convert(residual(), images(16), T=2, pipeline="maxact").snn, images(64, seed=3)
     with pytest.raises(ConfigError, match=r"T = 2 cannot promise 99 %: after all steps \d+ of 48 calibration images"):
         spikecal.exit_rule(snn, x, ann=residual())

@@ -143,7 +143,7 @@ def test_curves_of_networks_that_wait_end_at_their_latency() -> None:
     assert axes.get_xlabel() == "latency in steps"
 
 
-def test_accuracy_over_steps_has_a_panel_a_network() -> None:
+def test_accuracy_over_steps_has_one_panel_per_network() -> None:
     means = {"Baseline": {4: (10.0, 1.0), 8: (20.0, None)}, "ACP": {4: (50.0, 2.0), 8: (60.0, 1.0)}}
     figure = accuracy_over_steps(dict.fromkeys("abcde", (means, 70.0)))
     figure.savefig(io.BytesIO())

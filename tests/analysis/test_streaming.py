@@ -72,7 +72,7 @@ def test_a_stream_is_read_by_another_thread_and_never_held() -> None:
     assert float(told.notes[-1].split()[2]) == pytest.approx(100 * found.accuracy[-1], abs=0.05)
 
 
-def test_agreement_is_told_where_there_are_no_labels() -> None:
+def test_agreement_is_reported_without_labels() -> None:
     told = Told()
     spikecal.evaluate(snn(), [images(4)], told, ann=residual())
     assert told.notes[0].endswith("% as the ANN")
@@ -87,7 +87,7 @@ def test_processes_read_a_dataset_to_the_same_figures() -> None:
         spikecal.evaluate(snn(), Made(), workers=-1)
 
 
-def test_what_goes_wrong_while_reading_is_told() -> None:
+def test_read_errors_are_reported() -> None:
     def broken() -> Iterator[tuple[Tensor, Tensor]]:
         yield images(4), torch.arange(4)
         raise DataError("the disk is gone")
@@ -98,7 +98,7 @@ def test_what_goes_wrong_while_reading_is_told() -> None:
         spikecal.evaluate(snn(), iter(()))
 
 
-def test_reading_ends_with_whoever_reads() -> None:
+def test_reading_ends_with_its_reader() -> None:
     read: list[int] = []
     items = ahead(read.append(i) or i for i in range(100))  # type: ignore[func-returns-value]
     assert next(items) == 0

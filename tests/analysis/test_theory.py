@@ -50,7 +50,7 @@ def test_the_case_where_it_fails() -> None:
 @settings(max_examples=25, deadline=None)
 @example(35204, 1, "floor", 3)  # a neuron that flips on the way and back
 @given(st.integers(0, 10**6), st.integers(1, 12), st.sampled_from(["floor", "bias", "potential"]), st.integers(1, 4))
-def test_what_holds_always_and_what_without_flips(seed: int, T: int, rounding: str, depth: int) -> None:
+def test_bounds_that_always_hold_and_bounds_without_flips(seed: int, T: int, rounding: str, depth: int) -> None:
     net = perceptron(seed, (6, *[7] * depth, 3))
     x = torch.randn(12, 6)
     snn = spikecal.convert(net, x, T=T, pipeline=spikecal.Pipeline(rounding=rounding)).snn  # type: ignore[arg-type]

@@ -48,7 +48,7 @@ def test_a_verdict_says_why_a_placement_is_not_the_one(other: Trial, verdict: st
         ([], 0, 1, "waiting was not tried: to see whether it helps takes at least 8 calibration images"),
     ],
 )
-def test_what_was_decided_is_said(tried: list[Trial], kept: int, images: int, why: str) -> None:
+def test_decisions_are_reported(tried: list[Trial], kept: int, images: int, why: str) -> None:
     whole = (NONE, *tried)
     assert why in Search(whole, whole[kept], images).why()
 

@@ -8,7 +8,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-import torch._dynamo  # what is imported late is imported here once, and not in every child
+import torch._dynamo  # imported here once, instead of late in every child
 from killed import die, in_child
 from networks import images, residual
 from safetensors import safe_open

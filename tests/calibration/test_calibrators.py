@@ -266,7 +266,7 @@ def test_weights_are_learned_through_every_kind_of_operation() -> None:
     assert any(record.errors[-1][1] < record.errors[0][1] for record in result.records)
 
 
-def test_a_rate_that_would_diverge_is_lowered_and_said() -> None:
+def test_a_rate_that_would_diverge_is_lowered_and_reported() -> None:
     """Larger images have a steeper loss; learning still lowers the error, at a rate that the record names."""
     model, x = small(), images(16, 32)
     pipeline = only(Weights(iterations=100, batch=8, lr=0.1), rounding="floor")  # leaves weights something to gain

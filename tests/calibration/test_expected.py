@@ -41,7 +41,7 @@ class Bottleneck(nn.Sequential):
 
 
 @pytest.mark.parametrize("make", [residual, Inverted])
-def test_it_is_near_what_a_run_counts(make: type[nn.Module], caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_close_to_the_counts_of_a_run(make: type[nn.Module], caplog: pytest.LogCaptureFixture) -> None:
     torch.manual_seed(0)
     model, x = make().eval(), torch.rand(64, 3, 12, 12)
     with caplog.at_level(logging.WARNING, "spikecal"):
@@ -61,7 +61,7 @@ def test_the_advice_fits_the_cause(caplog: pytest.LogCaptureFixture) -> None:
     spikecal.convert(plain.eval(), x, T=64, pipeline="baseline")
     assert "use fewer steps: the costs are equal at about T=" in caplog.text and "joints" not in caplog.text
     caplog.clear()
-    spikecal.convert(Bottleneck().eval(), x, T=8, pipeline="baseline")
+    spikecal.convert(Bottleneck().eval(), x, T=8, pipeline="baseline", joints="analog")
     assert 'joints="signed"' in caplog.text and "fewer steps" not in caplog.text
     caplog.clear()
     spikecal.convert(plain.eval(), x, T=2, pipeline="baseline")
@@ -76,6 +76,6 @@ def test_check_says_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 < few < 1 and "use fewer steps: the costs are equal at about T=" in many
     torch.manual_seed(0)
     told = str(spikecal.check(Bottleneck().eval(), torch.rand(4, 3, 12, 12), T=8))
-    assert "expected energy at T=8: " in told and 'joints="signed"' in told
+    assert "expected energy at T=8: " in told and "joints signed, the default: spikes of 1 layer of" in told
     one_layer = nn.Sequential(nn.Linear(4, 3), nn.ReLU())  # reads the image: nothing is left to save
     assert "expected energy at T=4: 100 % of the ANN's" in str(spikecal.check(one_layer, torch.rand(4, 4), T=4))

@@ -171,7 +171,7 @@ def test_it_lowers_the_divergence_and_spikes_that_wait_are_the_quantised_network
     torch.testing.assert_close(network.output_values(x), output_values(aim, x))
 
 
-def test_outputs_that_are_no_scores_are_learned_by_their_squares() -> None:
+def test_outputs_that_are_not_scores_are_learned_by_their_squares() -> None:
     x, y = images(16).double(), images(16, seed=2).double()
     model = Outputs()
     network, aim, before = tuned(model, singly(x, y), Pipeline(sweeps=(OWN,)), T - 1)
@@ -215,7 +215,7 @@ def test_thresholds_stay_positive() -> None:
 
 
 @pytest.mark.parametrize("calibrator", [Bias(images=8), Potential(images=8, per="channel")])
-def test_what_sweeps_before_it_gave_the_neurons_is_kept(calibrator: Any) -> None:
+def test_what_earlier_sweeps_gave_the_neurons_is_kept(calibrator: Any) -> None:
     x = images(8)
     still = replace(QUICK, lr=1e-12, iterations=1)
     plain, after = (
@@ -290,7 +290,7 @@ def test_settings_come_back_from_plain_data_and_toml(tmp_path: Path) -> None:
         ({"batch": "many"}, "batch cannot be 'many'"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(bad: dict[str, Any], words: str) -> None:
+def test_nonsensical_settings_are_refused(bad: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         FineTune(**bad)
 

@@ -15,7 +15,7 @@ T = 6
 
 
 def network(warm_up: int, waits: int = 0) -> SpikingNetwork:
-    snn = spikecal.convert(residual(), images(8), T=T, pipeline="baseline", records=False).snn
+    snn = spikecal.convert(residual(), images(8), T=T, pipeline="baseline", joints="analog", records=False).snn
     names = [stage.name for stage in snn.stages if stage.spiking][:2]
     made = SpikingNetwork(snn.graph, T, dict.fromkeys(names, waits))
     made.warm_up = warm_up

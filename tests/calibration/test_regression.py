@@ -181,7 +181,7 @@ class Unfit(nn.Module):
 @pytest.mark.usefixtures("unguarded")
 def test_weights_that_cannot_be_regressed_are_left_and_named() -> None:
     model = Unfit().eval().requires_grad_(False)
-    result = spikecal.convert(model, images(32), T=4, pipeline=only())
+    result = spikecal.convert(model, images(32), T=4, pipeline=only(), joints="analog")
     notes = [" ".join(record.notes) for record in result.records]
     assert [note.partition(":")[0] for note in notes] == ["", "inner", "pooled", "up, wide"]
     for name, module in model.named_children():

@@ -1,4 +1,4 @@
-"""A conversion that was killed goes on where it was, and ends with the same bytes as one that was not."""
+"""A killed conversion resumes where it was, and ends with the same bytes as an uninterrupted one."""
 
 import os
 import shutil
@@ -227,7 +227,7 @@ def test_a_workdir_in_use_is_refused(work: Path) -> None:
     convert(work)
 
 
-def test_files_of_others_survive(tmp_path: Path) -> None:
+def test_other_peoples_files_survive(tmp_path: Path) -> None:
     download = tmp_path / "film.mp4.part"
     download.write_text("half of it")
     for _ in ("a new conversion", "and its resumption"):

@@ -85,7 +85,7 @@ def _emitted(current: Tensor, op: Spike, wait: int, step: int) -> Tensor:
 
 def with_step_biases(wait: int = 0) -> tuple[SpikingNetwork, Tensor]:
     x = images(8)
-    snn = spikecal.convert(residual(), x, T=T, pipeline="baseline", records=False).snn
+    snn = spikecal.convert(residual(), x, T=T, pipeline="baseline", joints="analog", records=False).snn
     torch.manual_seed(0)
     for op in neurons(snn):
         assert op.theta is not None

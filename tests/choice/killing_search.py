@@ -11,7 +11,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
-import torch._dynamo  # what is imported late is imported here once, and not in every child
+import torch._dynamo  # imported here once, instead of late in every child
 from calibration.killing import Trap, die_in_save
 from killed import in_child
 from networks import images, residual

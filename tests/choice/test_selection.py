@@ -129,7 +129,7 @@ def test_files_have_no_nan(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"images": 0}, {"images": "x"}, {"potentials": "layer"}, {"effort": ["low"]}])
-def test_settings_are_checked_where_they_are_made(wrong: dict[str, Any]) -> None:
+def test_settings_are_checked_on_construction(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Auto(**wrong)
 

@@ -108,7 +108,7 @@ def test_models(run: Run) -> None:
 
 
 class TestDatasets:
-    def test_what_is_there(self, run: Run, tmp_path: Path) -> None:
+    def test_sets_that_are_present(self, run: Run, tmp_path: Path) -> None:
         code, out, _ = run("datasets", "--json")
         sets = json.loads(out)
         assert code == 0
@@ -125,7 +125,7 @@ class TestDatasets:
         assert "no: altered" in run("datasets", "--data-root", folder.parent)[1]
         fails(run("datasets", "get", "cifar10", "--data-root", folder.parent), "delete it and run this again")
 
-    def test_getting_what_is_there_or_cannot_be_had(self, run: Run) -> None:
+    def test_getting_present_and_unavailable_sets(self, run: Run) -> None:
         assert "is already there" in run("datasets", "get", "demo")[1]
         fails(run("datasets", "get", "imagenet"), "image-net.org")
 
@@ -159,7 +159,7 @@ class TestDatasets:
 
 
 def damaged_folder(folder: Path) -> None:
-    """Four classes, ten whole images, a truncated one and one that is none."""
+    """Four classes: ten whole images, a truncated one, and a file that is not an image."""
     rng = np.random.default_rng(1)
     for i in range(10):
         path = folder / f"class{i % 4}" / f"{i}.png"
@@ -199,7 +199,7 @@ class TestUnreadableImages:
         assert run("convert", net, "-T", 4, "--data", "npz:images.npz", "-o", "a.snn")[0] == 0
         fails(run("evaluate", "a.snn", "--data", "folder:pictures", "--strict"), "a.png is not a readable image")
 
-    def test_nothing_but_such(self, run: Run, net: str, tmp_path: Path) -> None:
+    def test_only_unreadable_images(self, run: Run, net: str, tmp_path: Path) -> None:
         for name in ("x", "y"):
             (tmp_path / "pictures" / name).mkdir(parents=True)
             (tmp_path / "pictures" / name / "a.jpg").write_text("no image")

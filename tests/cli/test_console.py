@@ -20,7 +20,7 @@ def progress() -> Iterator[Progress]:
         yield made
 
 
-def test_one_bar_a_phase(progress: Progress) -> None:
+def test_one_bar_per_phase(progress: Progress) -> None:
     shown = Bars(progress)
     shown.advance("before any phase")
     shown.phase("thresholds", 3, None)

@@ -1,4 +1,4 @@
-"""Detectors on the command line: train, convert, evaluate, reproduce; and what is said of bad calls."""
+"""Detectors on the command line: train, convert, evaluate, reproduce; and errors for bad calls."""
 
 import json
 from pathlib import Path

@@ -42,7 +42,7 @@ def refused(capsys: pytest.CaptureFixture[str], *call: str) -> str:
     return said
 
 
-def test_too_few_labels_or_other_things(
+def test_unsuitable_data(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(place)
@@ -74,7 +74,7 @@ def test_without_images_to_test_on_the_conversion_is_kept_and_reported(
     assert out.exists() and "no images were run" in page.read_text()
 
 
-def test_an_own_detector_is_known_by_its_file(
+def test_a_users_detector_is_known_by_its_file(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(place)
@@ -91,7 +91,7 @@ def test_an_own_detector_is_known_by_its_file(
         assert "holds the body of a detector" in refused(capsys, *verb, "--task", "classify")
 
 
-def test_a_classifiers_file_is_no_detectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_classifiers_file_is_not_a_detectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "c.snn")
     assert main(["convert", "resnet20", "--calibration", "4", "-T", "1", "--test", "0", "-o", out]) == 0
     capsys.readouterr()
@@ -99,7 +99,7 @@ def test_a_classifiers_file_is_no_detectors(tmp_path: Path, capsys: pytest.Captu
         assert "c.snn holds a classifier" in refused(capsys, *verb, "--task", "detect")
 
 
-def test_strict_is_told_before_anything_is_converted(
+def test_strict_fails_before_anything_is_converted(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(place / "set", tmp_path / "set")

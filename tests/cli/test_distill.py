@@ -128,7 +128,7 @@ def test_convert_on_distilled_images(run: Run, tmp_path: Path, monkeypatch: pyte
     assert "calibrated on images distilled from the network" in run("check", "n.snn")[1]
 
 
-def test_what_cannot_be_converted_is_told_before_images_are_made(run: Run, tmp_path: Path) -> None:
+def test_refusals_come_before_images_are_made(run: Run, tmp_path: Path) -> None:
     (tmp_path / "nets.py").write_text(NETWORKS.replace("stride=2), nn.ReLU()", "stride=2), nn.SiLU()"))
     arguments = ("convert", "nets.py:make", "--data", "distilled", "-T", "2", "-o", "n.snn", "--workdir", "work")
     fails(run(*arguments), "SiLU")

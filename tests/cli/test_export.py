@@ -33,7 +33,7 @@ def test_export_and_verify(run: Run, converted: Path) -> None:
     assert code == 0 and "T = 6, 6 steps in total, images 3×12×12" in out and "faithful" in out
 
 
-def test_what_is_wrong(run: Run, converted: Path) -> None:
+def test_faults_are_reported(run: Run, converted: Path) -> None:
     assert "-o" in run("export", "net.snn")[2]
     fails(run("export", "net.snn", "-o", "net.txt"), "give the format, one of nir (.nir), onnx (.onnx)")
     fails(run("export", "net.snn", "-o", "net.snn", "--to", "nir"), "already used by the same command")

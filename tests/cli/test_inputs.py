@@ -71,7 +71,7 @@ def test_check_takes_a_shape(run: Run, model: str, shape: str) -> None:
     assert facts["converts"] and "x".join(map(str, facts["shape"])) == shape.replace(",", "x")
 
 
-def test_shapes_and_steps_that_cannot_be(run: Run) -> None:
+def test_invalid_shapes_and_steps(run: Run) -> None:
     fails(run("check", "nets.py:signals"), "--shape C,H,W (a signal: 2,64, a vector: 16)")
     fails(run("check", "nets.py:signals", "--shape", "2,0"), "--shape must be one to four positive sizes")
     fails(run("check", "nets.py:signals", "--shape", "2,64", "--size", 3, 3), "not both")

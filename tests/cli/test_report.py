@@ -147,7 +147,7 @@ class TestReport:
         assert "agrees with the original on" in out
         assert data_of(tmp_path / "report.html")["networks"][0]["measure"] == "agreement"
 
-    def test_of_what_is_no_classifier(self, run: Run, tmp_path: Path) -> None:
+    def test_of_a_network_that_is_not_a_classifier(self, run: Run, tmp_path: Path) -> None:
         arguments = ("nets.py:dense", "--data", "npz:images.npz", "-T", 2, "-o", "d.snn", "--report", "d.html")
         code, out, err = run("convert", *arguments)
         assert code == 0

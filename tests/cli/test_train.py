@@ -1,4 +1,4 @@
-"""`spikecal train` as a user has it: weights and a card come out, and a killed run goes on."""
+"""`spikecal train` as a user runs it: it writes weights and a card, and a killed run resumes."""
 
 import json
 import re
@@ -169,7 +169,7 @@ def test_bad_calls(run: Run, arguments: list[object], reason: str) -> None:
     assert line.startswith("error: ") and reason in line
 
 
-def test_another_recipe_does_not_go_on(run: Run, tmp_path: Path) -> None:
+def test_another_recipe_does_not_resume(run: Run, tmp_path: Path) -> None:
     run("nets.py:make", *QUICK, "-o", "w.safetensors")
     before = {path.name: path.read_bytes() for path in tmp_path.glob("w.*")}
     code, _, err = run("nets.py:make", *QUICK, "--epochs", 4, "-o", "w.safetensors")
@@ -212,7 +212,7 @@ def test_the_data_says_how_many_classes_there_are(run: Run, tmp_path: Path) -> N
 
 
 def test_images_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
-    """The training goes on without them, the test counts those it has; `--strict` does neither."""
+    """Training skips them, and the test counts those it has; `--strict` does neither."""
     rng = np.random.default_rng(0)
     for split in ("train", "test"):
         for i in range(20):

@@ -1,4 +1,4 @@
-"""A latency on the command line: what it does, what is said of it, and what cannot be one."""
+"""A latency on the command line: its effect, what is reported, and invalid values."""
 
 import json
 from pathlib import Path
@@ -50,7 +50,7 @@ def facts_of(result: tuple[int, str, str]) -> Any:
     return json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
-def test_waits_are_placed_told_and_kept(call: Run, run: Run) -> None:
+def test_waits_are_placed_reported_and_kept(call: Run, run: Run) -> None:
     facts = facts_of(call("make", "-T", 2, "-T", 4, "--latency", "2.5x", "--json"))
     assert facts["T"] == [2, 4]
     assert facts["timing"] == facts_of(run("check", "net.snn", "--json"))["timing"]
@@ -85,7 +85,7 @@ def test_people_read_the_same(call: Run, run: Run) -> None:
     assert f"1 (latency {network.latency - 3})" in out
 
 
-def test_dropped_waits_are_said_to_be(call: Run, run: Run) -> None:
+def test_dropped_waits_are_reported(call: Run, run: Run) -> None:
     assert "waits dropped: none of them gained" in call("flat", "-T", 8, "--latency", "2x")[1]
     out = run("check", "net.snn")[1]
     assert "waits dropped" in out and "Layers that wait" not in out
@@ -93,7 +93,7 @@ def test_dropped_waits_are_said_to_be(call: Run, run: Run) -> None:
     assert out.count("no gain") + out.count("within chance") + out.count("gains too little") >= 2
 
 
-def test_a_latency_beyond_use_is_said_to_be(call: Run, run: Run) -> None:
+def test_a_latency_beyond_use_is_reported(call: Run, run: Run) -> None:
     code, _, err = call("make", "-T", 2, "--latency", 90, "--test", 0)
     depth = max(depths(spikecal.load("net.snn").stages).values())
     said = f"a latency of 90 is more than this network can use: at most {2 + depth} helps"
@@ -130,5 +130,5 @@ def test_without_a_latency_nothing_waits_and_T_is_32(call: Run) -> None:
         (["--latency", "18", "-T", 8, "-T", 32], "T=32 cannot have a latency of 18"),
     ],
 )
-def test_what_is_no_latency_is_one_line(run: Run, arguments: list[object], reason: str) -> None:
+def test_invalid_latencies_are_one_line(run: Run, arguments: list[object], reason: str) -> None:
     fails(run("convert", "nobody.py:make", *arguments, "-o", "x.snn"), reason)  # before anything is read

@@ -124,6 +124,6 @@ class Broken(Pictures):
         ([(np.zeros((4, 4, 3), np.uint8), -1)], "non-negative integers"),
     ],
 )
-def test_what_is_wrong_is_said(dataset: Any, reason: str) -> None:
+def test_faults_are_reported(dataset: Any, reason: str) -> None:
     with pytest.raises(DataError, match=reason):
         from_dataset("mine", dataset).images[0]

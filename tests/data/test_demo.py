@@ -41,7 +41,7 @@ def test_what_is_embedded() -> None:
     assert sum(len(path.read_bytes()) for path in demo_folder().iterdir()) < 10_000_000
 
 
-def test_damaged_sheets_are_said(tmp_path: Path) -> None:
+def test_damaged_sheets_are_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="install spikecal again"):
         load_demo("test", tmp_path)
     (tmp_path / "labels.json").write_text(json.dumps({"test": [0, 1, 2]}))

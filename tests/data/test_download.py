@@ -59,21 +59,21 @@ def test_arrives_whole_and_tells_how_far_it_is(site: Site, target: Path) -> None
     assert site.asked == [("/set.bin", None)]
 
 
-def test_goes_on_where_an_earlier_run_stopped(site: Site, target: Path) -> None:
+def test_resumes_where_an_earlier_run_stopped(site: Site, target: Path) -> None:
     part(target, CONTENT[:HALF])
     download(site.url + "set.bin", target, CHECKSUM)
     assert whole(target)
     assert site.asked == [("/set.bin", f"bytes={HALF}-")]
 
 
-def test_goes_on_after_a_cut(site: Site, target: Path) -> None:
+def test_resumes_after_a_broken_connection(site: Site, target: Path) -> None:
     site.cuts = [HALF, 1000, 0]
     download(site.url + "set.bin", target, CHECKSUM)
     assert whole(target)
     assert [asked for _, asked in site.asked] == [None, f"bytes={HALF}-", *[f"bytes={HALF + 1000}-"] * 2]
 
 
-def test_starts_anew_without_ranges(site: Site, target: Path) -> None:
+def test_starts_over_without_ranges(site: Site, target: Path) -> None:
     site.ranges = False
     part(target, CONTENT[:HALF])
     download(site.url + "set.bin", target, CHECKSUM)
@@ -93,7 +93,7 @@ def test_a_line_that_is_always_cut_is_an_error_and_what_came_is_kept(site: Site,
 
 
 @pytest.mark.parametrize("left", [b"x" * HALF, CONTENT + b"more", b"x" * len(CONTENT)])
-def test_what_does_not_match_is_fetched_once_anew(site: Site, target: Path, left: bytes) -> None:
+def test_a_mismatch_is_fetched_again_once(site: Site, target: Path, left: bytes) -> None:
     part(target, left)
     download(site.url + "set.bin", target, CHECKSUM)
     assert whole(target)
@@ -154,7 +154,7 @@ def test_two_at_once(site: Site, target: Path) -> None:
     assert left.read_bytes() == CONTENT[:HALF]
 
 
-def test_a_killed_process_is_gone_on_from(site: Site, target: Path) -> None:
+def test_a_killed_download_is_resumed(site: Site, target: Path) -> None:
     site.hold = threading.Event()
     program = (
         "import sys; from pathlib import Path; from spikecal.data.download import *\n"

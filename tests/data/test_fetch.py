@@ -108,7 +108,7 @@ class TestCifar:
             cifar10.fetch_cifar10(tmp_path / "root")
         assert list((tmp_path / "root").iterdir()) == []
 
-    def test_nothing_in_reach_names_what_was_tried_and_the_way_by_hand(self, programs: Path, tmp_path: Path) -> None:
+    def test_with_nothing_reachable_it_names_what_was_tried(self, programs: Path, tmp_path: Path) -> None:
         with pytest.raises(DataError) as caught:
             cifar10.fetch_cifar10(tmp_path)
         message = str(caught.value)
@@ -225,7 +225,7 @@ class TestFashionMnist:
             (tmp_path / "usr" / name).write_bytes(content)
         self.check(tmp_path / "root", unpacked)
 
-    def test_nothing_in_reach(self, unpacked: dict[str, bytes], tmp_path: Path) -> None:
+    def test_nothing_is_reachable(self, unpacked: dict[str, bytes], tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"apt-get download dataset-fashion-mnist \(not installed\)"):
             fashion_mnist.fetch_fashion_mnist(tmp_path)
         with pytest.raises(DataError, match="spikecal datasets get fashion-mnist"):

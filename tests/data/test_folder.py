@@ -67,7 +67,7 @@ class TestLayout:
         with pytest.raises(DataError, match="no class in common"):
             load_data(f"folder:{tmp_path}", "test")
 
-    def test_missing_split_is_said(self, tmp_path: Path) -> None:
+    def test_a_missing_split_is_reported(self, tmp_path: Path) -> None:
         picture(tmp_path / "train" / "x" / "a.png")
         with pytest.raises(DataError, match="no folder test or val"):
             load_data(f"folder:{tmp_path}", "test")
@@ -100,7 +100,7 @@ class TestLayout:
         assert data.labels.tolist() == [0]
         assert "one folder, images" in caplog.text
 
-    def test_hidden_files_are_none_and_others_are_mentioned(
+    def test_hidden_files_are_skipped_and_others_mentioned(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         picture(tmp_path / "a" / "1.png")
@@ -262,13 +262,13 @@ class TestReading:
         (root / "c2" / "11.png").symlink_to(root / "nowhere")
         return ["00.png", "02.png", "04.png", "11.png"]
 
-    def test_the_loader_leaves_out_and_tells(self, tmp_path: Path) -> None:
+    def test_the_loader_skips_and_reports(self, tmp_path: Path) -> None:
         bad = self.damage(tmp_path)
         data = load_data(f"folder:{tmp_path}", "test")
         assert data.labels is not None
         assert isinstance(data.images, ImageFiles)
         loader = Loader(data, CARD, 5)
-        for _ in range(2):  # told once, however often it is gone over
+        for _ in range(2):  # reported once, however often it is read
             batches = list(loader)
             assert sum(len(x) for x, _ in batches) == 8
             assert sorted(Path(p).name for p in loader.unreadable) == bad

@@ -68,7 +68,7 @@ class TestImageNet:
         with pytest.raises(DataError, match="3 classes, but ImageNet has 1,000"):
             self.labels(tmp_path)
 
-    def test_other_folders_are_no_imagenet(self, tmp_path: Path) -> None:
+    def test_other_folders_are_not_imagenet(self, tmp_path: Path) -> None:
         picture(tmp_path / "val" / "cats" / "1.JPEG")
         with pytest.raises(DataError, match="a folder 'cats'"):
             self.labels(tmp_path)

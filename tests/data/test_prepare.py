@@ -124,6 +124,6 @@ def test_card_survives_json() -> None:
         {"size": (0, 4)},
     ],
 )
-def test_cards_that_make_no_sense(fields: dict[str, object]) -> None:
+def test_nonsensical_cards(fields: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         Card(name="net", **fields)  # type: ignore[arg-type]

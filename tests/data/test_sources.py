@@ -53,7 +53,7 @@ class TestNpz:
             ({"images": np.array([{}, {}], dtype=object)}, "pickled objects, which are unsafe to open"),
         ],
     )
-    def test_what_is_wrong_is_said(self, tmp_path: Path, arrays: dict[str, np.ndarray], reason: str) -> None:
+    def test_faults_are_reported(self, tmp_path: Path, arrays: dict[str, np.ndarray], reason: str) -> None:
         np.savez(tmp_path / "a.npz", **arrays)
         with pytest.raises(DataError, match=reason):
             load_data(f"npz:{tmp_path / 'a.npz'}", "train")
@@ -132,7 +132,7 @@ class TestFactory:
             ("def make(", ConfigError, "SyntaxError"),
         ],
     )
-    def test_what_is_wrong_is_said(self, tmp_path: Path, body: str, error: type[Exception], reason: str) -> None:
+    def test_faults_are_reported(self, tmp_path: Path, body: str, error: type[Exception], reason: str) -> None:
         with pytest.raises(error, match=reason):
             load_data(self.write(tmp_path, body), "train")
 

@@ -88,7 +88,7 @@ def test_broken_voc_files_are_counted_and_survived(tmp_path: Path) -> None:
     assert len(data.faults.sentences()) == 4
 
 
-def test_a_listed_image_that_is_not_there(tmp_path: Path) -> None:
+def test_a_listed_image_that_is_missing(tmp_path: Path) -> None:
     voc(tmp_path)
     (tmp_path / "ImageSets" / "train.txt").write_text("scene0\nnobody\n\n")
     data = load_boxes(f"voc:{tmp_path}", "train")
@@ -177,7 +177,7 @@ def test_categories_from_0_make_room_for_the_background(tmp_path: Path) -> None:
         ("bccd", "for detection give voc:PATH, coco:PATH"),
     ],
 )
-def test_what_is_not_there_is_said(tmp_path: Path, spec: str, words: str) -> None:
+def test_missing_files_are_reported(tmp_path: Path, spec: str, words: str) -> None:
     with pytest.raises(DataError, match=words):
         load_boxes(spec.format(tmp_path), "train")
 
@@ -259,7 +259,7 @@ def test_annotations_of_the_unturned_photograph_are_counted(tmp_path: Path) -> N
         assert data.faults.counts()["clipped"] == 1 and float(data.targets[0].boxes[:, 2].max()) == 48
 
 
-def test_pixels_and_exif_data_may_be_damaged_where_the_header_is_whole(tmp_path: Path) -> None:
+def test_pixels_and_exif_data_may_be_damaged_if_the_header_is_whole(tmp_path: Path) -> None:
     voc(tmp_path, train=2, test=1)
     photographs = tmp_path / "JPEGImages"
     with Image.open(photographs / "scene0.jpg") as image:
@@ -292,14 +292,14 @@ def test_sizes_are_those_of_the_images_whatever_is_stated(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("size", "missized"), [((48, 64), 0), ((0, 0), 0), ((480, 640), 1)])
-def test_a_size_in_xml_is_believed_by_nobody(tmp_path: Path, size: tuple[int, int], missized: int) -> None:
+def test_a_size_in_xml_is_ignored(tmp_path: Path, size: tuple[int, int], missized: int) -> None:
     voc(tmp_path, train=1, test=1)
     voc_xml(tmp_path / "Annotations" / "scene0.xml", [("bar", 50, 2, 100, 9)], size=size)
     data = load_boxes(f"voc:{tmp_path}", "train")
     assert data.targets[0].boxes.tolist() == [[50, 2, 64, 9]] and data.faults.counts()["missized"] == missized
 
 
-def test_one_is_not_told_as_many() -> None:
+def test_a_single_fault_is_in_the_singular() -> None:
     size = ((4, 3), (3, 4))
     one = Faults({"a": "gone"}, ["b"], {"c": 1}, {"e": size}, {"d": 1}).sentences()
     assert one == [

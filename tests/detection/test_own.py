@@ -72,7 +72,7 @@ def test_the_command_line(example: ModuleType, tmp_path: Path, capsys: pytest.Ca
     fails((code, *capsys.readouterr()), "`spiking_body` (docs/how-to/detection.md#your-own-network)")
 
 
-def test_a_part_that_is_not_there() -> None:
+def test_a_missing_part() -> None:
     detector = nn.Sequential(nn.Conv2d(3, 4, 3))
     detector.spiking_body = "backbone"  # type: ignore[assignment]
     with pytest.raises(ConfigError, match="has no part 'backbone' to convert"):

@@ -96,7 +96,7 @@ def test_calibration_images_have_one_size_though_the_detector_is_in_training() -
     assert detector.transform.training  # type: ignore[union-attr]
 
 
-def test_potentials_are_one_a_channel_though_all_images_have_one_size(detector: nn.Module) -> None:
+def test_potentials_are_per_channel_even_if_all_images_have_one_size(detector: nn.Module) -> None:
     converted = detection.convert(detector, images(4, sizes=((48, 64),)), T=4, pipeline=PC)
     potentials = [op.v_init for op in converted.body.snn.modules() if getattr(op, "v_init", None) is not None]
     assert potentials and all(v.ndim == 1 for v in potentials)
@@ -239,12 +239,12 @@ def test_a_file_that_does_not_fit(made: detection.Conversion, tmp_path: Path) ->
         ([], DataError, "no calibration images"),
     ],
 )
-def test_images_that_cannot_be_used(detector: nn.Module, given: object, error: type[Exception], words: str) -> None:
+def test_unusable_images(detector: nn.Module, given: object, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         detection.convert(detector, given, T=2)
 
 
-def test_what_is_not_a_detector(detector: nn.Module, made: detection.Conversion) -> None:
+def test_things_that_are_not_detectors(detector: nn.Module, made: detection.Conversion) -> None:
     with pytest.raises(ConfigError, match="already has a spiking body"):
         detection.convert(made.detector, images(1), T=2)
     with pytest.raises(ConfigError, match="not one of torchvision's detectors"):

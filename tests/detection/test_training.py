@@ -1,4 +1,4 @@
-"""Training detectors: a recipe of its own, checkpoints that go on to the same bits, weights that find their place."""
+"""Training detectors: a recipe of its own, checkpoints that resume to the same bits, weights that find their place."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -53,7 +53,7 @@ class StopsAfter:
             raise Stop
 
 
-def test_killed_it_goes_on_to_the_same_bits(folder: Path, tmp_path: Path) -> None:
+def test_killed_it_resumes_to_the_same_bits(folder: Path, tmp_path: Path) -> None:
     whole = trained(folder, tmp_path / "a")
     with pytest.raises(Stop):
         trained(folder, tmp_path / "b", progress=StopsAfter(3), every=0.0)
@@ -129,7 +129,7 @@ def test_the_paper_recipe() -> None:
 @pytest.mark.parametrize(
     "changes", [{"optimiser": "lion"}, {"milestones": [8, 3]}, {"augment": ["cutout"]}, {"label_smoothing": 0.1}]
 )
-def test_recipes_that_make_no_sense(changes: dict[str, Any]) -> None:
+def test_nonsensical_recipes(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         COCO.changed(**changes)
 

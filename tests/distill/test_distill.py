@@ -1,4 +1,4 @@
-"""Distilled images: whose statistics they have, that the seed decides every bit, what is said where little is known."""
+"""Distilled images: their statistics, the seed that decides every bit, and notes where little is known."""
 
 from pathlib import Path
 from typing import Any
@@ -158,7 +158,7 @@ def test_the_network_sees_images_that_are_moved_and_mixed() -> None:
     assert expected != pytest.approx(float(teacher.divergence(images)[0]) + entropy[0], rel=1e-3)
 
 
-def test_a_network_that_has_nothing_to_say_does_not_weaken_the_others() -> None:
+def test_an_unsure_network_does_not_weaken_the_others() -> None:
     torch.manual_seed(0)
     images, plain = torch.randn(8, 3, 12, 12), residual(1)
     plain.bn = nn.Identity()  # type: ignore[assignment]
@@ -371,7 +371,7 @@ def test_files(tmp_path: Path) -> None:
     assert torch.equal(pixels[:96:8, 97:193:8].permute(2, 0, 1), made.images[1])  # eight times as large
 
 
-def test_targets_of_somebody_else_are_not_distilled(tmp_path: Path) -> None:
+def test_targets_from_elsewhere_are_not_distilled(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", images=np.zeros((4, 3, 8, 8), dtype=np.uint8), targets=np.arange(4))
     assert not load_data(f"npz:{tmp_path / 'own.npz'}", "train").distilled
 
@@ -466,7 +466,7 @@ def test_bad_settings(settings: dict[str, Any], reason: str) -> None:
         Inversion(**settings)
 
 
-def test_weights_that_are_not_numbers() -> None:
+def test_weights_that_are_not_finite() -> None:
     model = residual()
     model.bn.running_var.fill_(float("nan"))  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match="not finite"):

@@ -73,6 +73,16 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
     assert all(f"<code>{name}</code>" in page for name in presets)
 
 
+def test_classes_show_the_members_that_are_listed_for_them_and_no_others(site: Path) -> None:
+    source = (ROOT / "docs/reference/python.md").read_text(encoding="utf-8")
+    page = (site / "reference/python.html").read_text(encoding="utf-8")
+    listed = re.findall(r"::: spikecal\.(\w+)\n    options:\n      members: (?:\[(.+)\]|false)", source)
+    assert {name for name, _ in listed} >= {"SpikingNetwork", "Pipeline", "StageView", "Weights"}
+    for name, members in listed:
+        shown = re.findall(rf'<h\d id="spikecal\.{name}\.(\w+)"', page)
+        assert sorted(shown) == sorted(members.split(", ") if members else []), name
+
+
 def test_every_argument_of_convert_is_explained(site: Path) -> None:
     page = (site / "reference/python.html").read_text(encoding="utf-8")
     start = page.index('id="spikecal.convert"')

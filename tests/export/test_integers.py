@@ -1,4 +1,4 @@
-"""Networks in whole numbers: what is exported is the integer run itself, to the spike."""
+"""Networks in whole numbers: the export is the integer run itself, to the spike."""
 
 from dataclasses import replace
 from itertools import product

@@ -68,7 +68,7 @@ def test_exact_sums(to: str, wait: str, tmp_path: Path) -> None:
 
 def test_currents_have_no_grid(tmp_path: Path) -> None:
     x = images(1)
-    with pytest.raises(ConversionError, match=r"left: its input is a current.*export without --exact"):
+    with pytest.raises(ConversionError, match=r'left: its input is a current.*without --exact.*joints="signed"'):
         spiking(Trunk(), x).export(tmp_path / "net.onnx", x, exact=True)
     with pytest.raises(ConfigError, match="give exact or bits, not both"):
         spiking(NETWORKS["plain"](), x).export(tmp_path / "net.onnx", x, exact=True, bits=8)
@@ -231,7 +231,7 @@ def test_what_a_target_has_no_neuron_pool_or_delay_for(to: str, tmp_path: Path) 
     assert not list(tmp_path.iterdir())
 
 
-def test_packages_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "find_spec", lambda name: None)
     x = images(1)
     snn = spiking(NETWORKS["plain"](), x)
@@ -246,7 +246,7 @@ def test_packages_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
         snn.export(tmp_path / "net.txt", x)
 
 
-def test_a_size_that_nobody_knows(tmp_path: Path) -> None:
+def test_an_unknown_size(tmp_path: Path) -> None:
     x = images(1)
     snn = spiking(NETWORKS["plain"](), x)
     with pytest.raises(ConfigError, match="does not know the size of its images"):

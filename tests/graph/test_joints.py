@@ -1,4 +1,4 @@
-"""Where linear values are that weights read, and what becomes of them."""
+"""Linear values that weights read: where they are, and what they become."""
 
 from collections.abc import Callable
 from typing import Any

@@ -102,7 +102,7 @@ def test_drop_identities(preserved, op):
     assert graph.output == {"y": "a", "z": "a"}
 
 
-def test_ones_that_widen_are_no_identity(preserved):
+def test_widening_ones_are_not_identities(preserved):
     graph = build(("a", ChannelAffine(scale=torch.ones(1, 3, 1, 1, dtype=torch.float64)), "x"), output="a")
     assert "a" in preserved(passes.drop_identities, graph, 2, 1, 4, 4).nodes
 

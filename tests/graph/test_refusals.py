@@ -50,7 +50,7 @@ def test_all_offenders_at_once():
 @pytest.mark.parametrize(
     "clip", [lambda x: 0.5 * (x.abs() - (x - 2).abs() + 2), lambda x: torch.where(x < 2, x.relu(), 2.0)]
 )
-def test_clips_in_other_forms_are_told_the_one_that_converts(clip):
+def test_other_forms_of_clips_are_refused_with_the_one_that_converts(clip):
     class Clipped(nn.Module):
         def forward(self, x):
             return clip(x)

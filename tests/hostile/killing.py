@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 import torch
-import torch._dynamo  # what is imported late is imported here once, and not in every child
+import torch._dynamo  # imported here once, instead of late in every child
 from killed import in_child, used_by_children
 
 from spikecal.cli.main import main as command

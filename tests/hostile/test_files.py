@@ -19,7 +19,7 @@ def graph(*nodes: tuple[str, str, list[str]], output: Any) -> Parts:
     return Parts(spec, {"unused": torch.ones(1)})
 
 
-def test_names_that_look_alike_have_modules_of_their_own(tmp_path: Path) -> None:
+def test_similar_names_have_separate_modules(tmp_path: Path) -> None:
     names = ["a/b", "a..b", "a.b", "a//b", "a%2Fb", "values"]
     parts = graph(("x", "Input", []), *((name, "Joint", ["x"]) for name in names), output={"list": names})
     for i, name in enumerate(names):

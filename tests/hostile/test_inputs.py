@@ -39,7 +39,7 @@ def one_line(error: pytest.ExceptionInfo[SpikecalError]) -> str:
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Pipes that nobody writes to: opening one to read waits for ever."""
+    """Pipes without a writer: opening one to read waits forever."""
 
     def make(name: str) -> Path:
         path = tmp_path / name
@@ -124,7 +124,7 @@ def test_files_with_holes_are_not_read_into_memory(tmp_path: Path) -> None:
         one_line(caught)
 
 
-def test_links_that_lead_round_in_a_circle(run: Run, tmp_path: Path) -> None:
+def test_links_in_a_circle(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.snn").symlink_to("a.snn")
     fails(run("report", "a.snn", "-o", "page.html"), "a.snn")
     fails(run("export", "a.snn", "-o", "net.nir"), "a.snn")
@@ -146,7 +146,7 @@ def test_postscript_called_png_starts_no_program(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize(("name", "form"), [("a.jpg", "MPO"), ("a.png", "BMP"), ("a.tif", "TIFF"), ("a.pgm", "PPM")])
-def test_images_may_still_be_called_what_they_are_not(tmp_path: Path, name: str, form: str) -> None:
+def test_images_may_still_have_the_wrong_extension(tmp_path: Path, name: str, form: str) -> None:
     (tmp_path / "set").mkdir()
     Image.new("RGB", (8, 8), "red").save(tmp_path / "set" / name, form)
     assert load_folder("folder:x", tmp_path / "set", "train").images[0].shape == (3, 8, 8)
@@ -252,7 +252,7 @@ TOML = {
 
 
 @pytest.mark.parametrize("name", TOML)
-def test_settings_that_make_no_sense_are_one_line(tmp_path: Path, name: str) -> None:
+def test_nonsensical_settings_are_one_line(tmp_path: Path, name: str) -> None:
     path = tmp_path / "a.toml"
     path.write_bytes(TOML[name].encode("latin-1"))
     for read in (Pipeline.from_toml, lambda path: Recipe.from_toml(path, resolve("quick"))):

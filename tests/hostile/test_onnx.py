@@ -95,7 +95,7 @@ def test_hostile_networks_are_refused(tmp_path: Path, name: str, capfd: pytest.C
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes here")
-def test_a_pipe_is_no_network(tmp_path: Path) -> None:
+def test_a_pipe_is_not_a_network(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "net.onnx")
     with pytest.raises(SpikecalError, match="pipe or a device"):
         read_onnx(tmp_path / "net.onnx")

@@ -5,7 +5,7 @@ from cli.calls import Run, fails
 
 
 @pytest.mark.parametrize(("rank", "count"), [("0", "x"), ("x", "2"), ("5", "2"), ("-1", "2"), ("0", "9" * 5000)])
-def test_ranks_that_are_none(run: Run, monkeypatch: pytest.MonkeyPatch, rank: str, count: str) -> None:
+def test_invalid_ranks(run: Run, monkeypatch: pytest.MonkeyPatch, rank: str, count: str) -> None:
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", count)
     fails(run("convert", "resnet20", "-o", "net.snn"), "torchrun sets both")

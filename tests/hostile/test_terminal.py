@@ -1,4 +1,4 @@
-"""What reaches the terminal: names escaped, JSON alone where it was asked for, and what cannot be done at once."""
+"""What reaches the terminal: escaped names, nothing but JSON with --json, and early refusals."""
 
 import json
 import os

@@ -187,7 +187,7 @@ def test_a_choice_that_does_not_exist_is_an_error(monkeypatch: pytest.MonkeyPatc
         kernels.compiled.__wrapped__()
 
 
-def test_numba_that_is_asked_for_and_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numba_requested_and_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)
     monkeypatch.delitem(sys.modules, "spikecal.kernels.machine_code")
     monkeypatch.delattr(kernels, "machine_code")

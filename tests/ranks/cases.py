@@ -1,4 +1,4 @@
-"""What ranks do together: conversions and evaluations that one rank does as well, and what comes of them."""
+"""Work that ranks share, conversions and evaluations, and its results, which one rank must reach as well."""
 
 import hashlib
 import os
@@ -93,6 +93,8 @@ def exact(folder: Path) -> dict[str, Any]:
     found["evaluate"] = asdict(spikecal.evaluate(snn, (images(21), labels), ann=residual()))
     batches = [(images(n, seed=n), torch.zeros(n, dtype=torch.int64)) for n in (3, 1, 4)]
     found["batches"] = asdict(spikecal.evaluate(snn, batches))
+    rule = spikecal.exit_rule(snn, [images(n, seed=n) for n in (9, 2, 14)], ann=residual(), agreement=0.2)
+    found["exit"] = asdict(rule), asdict(spikecal.evaluate(snn, batches, exit=rule))
     detector = spikecal.detection.convert(tiny_detector(), photographs(4), T=4, pipeline="pc").at(4)
     found["detected"] = [asdict(spikecal.detection.evaluate(detector, boxed(count))) for count in (1, 4)]
     order = Order(

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import cases
 import torch
-import torch._dynamo  # what is imported late is imported here once, and not in every child
+import torch._dynamo  # imported here once, instead of late in every child
 import torch.distributed as dist
 from networks import images, residual
 

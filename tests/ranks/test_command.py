@@ -1,4 +1,4 @@
-"""The command on several ranks: what the launchers start, who prints and writes, and what is said of bad calls."""
+"""The command on several ranks: what the launchers start, who prints and writes, and errors for bad calls."""
 
 import os
 import signal
@@ -125,7 +125,7 @@ def ranks_of(launcher: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("lost", ["0", "1"])
-def test_where_torchrun_loses_a_rank_one_other_says_so(tmp_path: Path, lost: str) -> None:
+def test_one_other_rank_reports_a_rank_that_torchrun_lost(tmp_path: Path, lost: str) -> None:
     long = ["-T", "16", "-T", "32", "--pipeline", "pc", "--workdir", "work", "-o", "net.snn"]
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
     launcher = subprocess.Popen(

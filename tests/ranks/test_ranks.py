@@ -44,7 +44,7 @@ def test_one_rank_and_several_give_the_same_bytes(report: dict[str, Any], count:
     assert first["exact"] == report["alone"]["exact"]
     for other in others:  # they count the same, and write nothing
         assert {name: found for name, found in other["exact"].items() if found is not None} == {
-            name: first["exact"][name] for name in ("evaluate", "batches", "detected", "two-phase", "distilled")
+            name: first["exact"][name] for name in ("evaluate", "batches", "exit", "detected", "two-phase", "distilled")
         }
 
 
@@ -93,7 +93,7 @@ def test_where_a_rank_is_lost_all_others_end_within_a_minute(
             assert found["ended"] - report["lost"][way] < MINUTE
 
 
-def test_of_a_lost_rank_one_of_the_others_tells(report: dict[str, Any]) -> None:
+def test_one_of_the_others_reports_a_lost_rank(report: dict[str, Any]) -> None:
     assert [found["tells"] for found in report["stopped"] if found is not None].count(True) == 1
 
 

@@ -82,8 +82,8 @@ class TestNumbers:
                 assert [e for _, e in row["steps"]] == pytest.approx([e for _, e in record.errors], rel=1e-4)
                 assert row["error"] == pytest.approx(layer.share(), rel=0.1)  # 128 of 150: not quite the same images
                 parts = {"input", "flooring", "clipping", "unevenness", "weights"}
-                assert dict(row["parts"]).keys() == (parts if record.kind == "neurons" else {"input", "calibration"})
-                if record.kind == "neurons":
+                assert dict(row["parts"]).keys() == (parts if record.rate is not None else {"input", "calibration"})
+                if record.rate is not None:
                     assert row["threshold"][0] == pytest.approx(record.threshold, rel=1e-4)
                     assert row["channels"]["count"] == len(row["channels"]["rate"]) == len(layer.rate)  # type: ignore[arg-type]
 
@@ -253,7 +253,7 @@ class TestFindings:
         assert "30.0 points" in finding["text"]
         assert "Use T = 8" in finding["todo"]
 
-    def test_another_original_is_no_remedy(self, conversion: Conversion) -> None:
+    def test_a_different_source_model_is_no_remedy(self, conversion: Conversion) -> None:
         kept = {"data": "d", "split": "test", "images": 1000, "ann": 0.9, "measure": "accuracy"}
         bad = kept | {"networks": {4: self.kept(0.5), 8: self.kept(0.6)}}
         good = kept | {"networks": {8: self.kept(0.9)}}
@@ -433,7 +433,7 @@ class TestHostileFiles:
         assert "<" not in text
         assert json.loads(text) == {"name": "</script><!--<script>&amp;\u2028"}
 
-    def test_what_makes_no_sense_is_an_error(self, conversion: Conversion, tmp_path: Any) -> None:
+    def test_nonsense_is_an_error(self, conversion: Conversion, tmp_path: Any) -> None:
         network = spikecal.load(conversion.path)
         kept = {"data": "d", "split": "test", "images": 10, "ann": 0.5}
         numbers = {"accuracy": 0.5, "agreement": None, "energy_ratio": 0.5}
@@ -460,7 +460,7 @@ class TestHostileFiles:
         write(tmp_path / "good.snn", {network.T: network}, good, {})
         assert network_of(build([(from_file(tmp_path / "good.snn"), NOTHING)]), 8)["score"] == 0.5
 
-    def test_numbers_that_are_none(self, conversion: Conversion) -> None:
+    def test_infinite_errors_are_null(self, conversion: Conversion) -> None:
         source = from_file(conversion.path, [8])
         source.records[-1].errors[0] = ("before", math.inf)
         content = build([(source, NOTHING)])
@@ -495,7 +495,7 @@ def test_too_many_networks_for_one_page(conversion: Conversion) -> None:
 
 
 @pytest.mark.parametrize(("measured", "heading"), [(True, "Nothing looks wrong"), (False, "Not measured")])
-def test_only_what_was_measured_is_said_to_look_right(content: dict[str, Any], measured: bool, heading: str) -> None:
+def test_only_measured_figures_are_said_to_look_right(content: dict[str, Any], measured: bool, heading: str) -> None:
     page = render({**content, "findings": [], "measured": measured})
     assert f'<h2 id="findings-title">{heading}</h2>' in page
     assert ("accuracy is unknown: no image" in page) is not measured

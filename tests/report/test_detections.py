@@ -142,7 +142,7 @@ def test_a_file_alone_shows_what_it_has_kept(source: Source, measured: Measured)
         assert facts["energy"] == pytest.approx(now.energy.ratio, rel=1e-4)
 
 
-def test_images_too_large_to_follow_are_said_to_be(
+def test_images_too_large_to_follow_are_reported(
     source: Source, detector: nn.Module, measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = detection.load_boxes(f"voc:{voc(tmp_path)}", "test")

@@ -88,7 +88,7 @@ def test_without_waits_nothing_is_said_but_that_they_were_dropped(seen: Seen) ->
 
 
 @pytest.mark.parametrize("broken", [{"images": "many", "tried": []}, {"images": 4, "tried": [{"name": "evenly"}]}])
-def test_a_search_that_makes_no_sense_is_a_damaged_file(seen: Seen, broken: dict[str, Any], tmp_path: Path) -> None:
+def test_a_nonsensical_search_is_a_damaged_file(seen: Seen, broken: dict[str, Any], tmp_path: Path) -> None:
     network = plain(seen[0], broken).networks[4]
     network.save(tmp_path / "bad.snn")
     for read in (from_file, spikecal.inspect):
@@ -96,7 +96,7 @@ def test_a_search_that_makes_no_sense_is_a_damaged_file(seen: Seen, broken: dict
             read(tmp_path / "bad.snn")
 
 
-def test_the_page_shows_who_waits_and_what_was_tried(browser: Page, seen: Seen, tmp_path: Path) -> None:
+def test_the_page_shows_which_layers_wait_and_what_was_tried(browser: Page, seen: Seen, tmp_path: Path) -> None:
     source = seen[0]
     write_report(tmp_path / "report.html", [seen])
     browser.open(tmp_path / "report.html")

@@ -1,10 +1,13 @@
 """Claims are judged in their direction, by their size, and hold for the paper's own figures."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from spikecal.reproduce.claims import Claim, Closed, Column, Gain, Kept, LostByBN, Network, Sooner, Steadier, WithBN
+from spikecal.reproduce.paired import packed, unpacked
 from spikecal.reproduce.paper import paper_networks, paper_tables
 from spikecal.reproduce.said import SAID
 from spikecal.reproduce.summary import judge
@@ -46,6 +49,30 @@ def test_a_gain_has_a_direction_and_a_noise() -> None:
     assert verdicts(BY, network("x", std=3.0, a=50, b=52.3)) == {"x": "level"}
     # of mAP seeds alone say what is chance
     assert verdicts(BY, network("x", images=None, a=50, b=50.5)) == {"x": "seen"}
+
+
+def test_the_same_images_are_compared_one_by_one() -> None:
+    """Ninety answers are right in both rows and three are gained: pairs see what two shares of 100 images cannot."""
+    first, second = packed([1] * 90 + [0] * 10), packed([1] * 93 + [0] * 7)
+    assert unpacked(first).mean() == 0.9
+
+    def of(*answers: tuple[str, ...]) -> Network:
+        known = zip("ab", (90, 93), answers, strict=True)
+        return Network("x", True, {row: {4: Column(mean, None, 1, 100, 99, some)} for row, mean, some in known})
+
+    assert verdicts(BY, of((first,), (second,))) == {"x": "seen"}
+    (size,) = BY.sizes([of((first,), (second,))])
+    assert size.noise == pytest.approx(100 * math.sqrt(0.03 * 0.97 / 99))
+    assert verdicts(BY, of((), ())) == verdicts(BY, of((first,), (packed([1] * 50),))) == {"x": "level"}
+    # the mean over seeds counts for each image
+    (steadier,) = BY.sizes([of((first, second), (second, first))])
+    assert steadier.noise == 0
+
+
+def test_differences_within_half_a_point_of_the_ann_are_level() -> None:
+    near, far = network("near", std=0.0, a=89.6, b=89.9, images=None), network("far", a=89.4, b=89.9, images=None)
+    assert verdicts(BY, near, far) == {"near": "seen", "far": "seen"}
+    assert verdicts(replace(BY, par=0.5), near, far) == {"near": "level", "far": "seen"}
 
 
 def test_how_much_it_is_counts() -> None:

@@ -15,6 +15,7 @@ from spikecal.cli.main import main
 from spikecal.graph.ops import Spike
 from spikecal.pipeline import AUTO, LCP, Plan
 from spikecal.progress import Silent
+from spikecal.reproduce.paired import unpacked
 from spikecal.reproduce.tables import OURS, find
 from spikecal.reproduce.ways import Converted, Made, Order, TwoPhase, Way, Within
 
@@ -72,6 +73,8 @@ def test_table_picture_and_resuming(reproduce: Reproduce, folder: Path) -> None:
             most = {"AUTO, latency T+4": int(T) + 4, "two-phase": int(T) + 2 * (int(T) - 1)}.get(name, int(T))
             assert int(T) <= column["latency"] <= most
             assert column["spikes"] > 0 and column["energy"] > 0
+            (answers,) = column["answers"]
+            assert 100 * float(unpacked(answers).mean()) == pytest.approx(column["mean"])
             assert ("kept" in column) == name.startswith("AUTO")
     assert rows["two-phase"]["3"]["latency"] == 7  # two layers of neurons
     page = (folder / "out" / "frontier.md").read_text()

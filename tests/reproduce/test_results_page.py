@@ -24,7 +24,7 @@ def script() -> ModuleType:
 
 
 @pytest.mark.parametrize(
-    "name", ["results", *(f"explanation/{name}" for name in ("energy", "method", "waiting", "joints"))]
+    "name", ["results", *(f"explanation/{name}" for name in ("energy", "method", "waiting", "joints", "rivals"))]
 )
 def test_the_page_has_the_committed_figures(script: ModuleType, name: str) -> None:
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
@@ -71,12 +71,18 @@ def test_figures_and_claims_are_put_between_the_marks(script: ModuleType, tmp_pa
     page = tmp_path / "page.md"
     page.write_text(
         "Before.\n\n<!-- figures vgg16-half/cifar vgg16-half/cifar:energy -->\nold\n<!-- end -->\n\nBetween.\n\n"
-        "<!-- claims vgg16-half/cifar mine/none -->\n<!-- end -->\nAfter.\n"
+        "<!-- claims vgg16-half/cifar mine/none -->\n<!-- end -->\n"
+        "<!-- below vgg16-half/cifar frontier/frontier -->\n<!-- end -->\n"
+        "<!-- chosen frontier/frontier -->\n<!-- end -->\nAfter.\n"
     )
     costs = {"latency": 4, "spikes": 9000.0, "energy": 0.1}
     frontier = {**deepcopy(before), "table": "frontier", "kind": "frontier"}
     for row in (row for network in frontier["networks"] for row in network["rows"]):
-        row["columns"] = {T: {**column, **costs} for T, column in row["columns"].items()}
+        (column,) = row["columns"].values()
+        row["columns"] = {"8": {**column, **costs}}
+        if row["method"] != "Baseline":
+            row["columns"]["8"]["kept"] = ["light"]
+    frontier["T"], frontier["networks"][0]["model"] = [8], "own.py:other"
     (tmp_path / "results" / "frontier").mkdir()
     (tmp_path / "results" / "frontier" / "frontier.json").write_text(json.dumps(frontier))
     pictures = tmp_path / "pictures"
@@ -92,6 +98,8 @@ def test_figures_and_claims_are_put_between_the_marks(script: ModuleType, tmp_pa
             "net | [vgg16-half/cifar](results/vgg16-half/cifar.md) | T=4 **not seen** (-10.0) | T=4 +24.2 to +47.9 |"
         )
         assert f"| Baseline + LCP beats Baseline | {where}" in text
+        assert "| net | Baseline + LCP | 50.0 |  |" in text and "| other | Baseline |  | 40.0 |" in text
+        assert "| other | Baseline + LCP | light |" in text and "| other | Baseline | |" not in text
         assert text.count("*mine/none: not measured yet.*") == 1
     after = json.loads((results / "cifar.json").read_text())
     assert {**after, "claims": before["claims"]} == before  # the claims are of today, all else is as it was

@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 from reproduce.conftest import Reproduce
 
+from spikecal.calibration.finetune import FineTune
 from spikecal.errors import ConfigError
-from spikecal.pipeline import RIVALS
+from spikecal.pipeline import HYBRID_TRAIN, QCFS, RIVALS
 from spikecal.reproduce.paper import paper_tables
 from spikecal.reproduce.render import quotes
+from spikecal.reproduce.sizes import PAPER, Sizes
 from spikecal.reproduce.tables import OTHERS, find
 
 
@@ -16,7 +18,8 @@ def test_rivals_are_measured_beside_ours(reproduce: Reproduce, folder: Path) -> 
     found = reproduce("cifar", "--rivals", "-T", "3", "-T", "6")
     rows = {row["method"]: row for row in found["networks"][0]["rows"]}
     assert list(rows)[3:] == [row.label for row in OTHERS]
-    assert all(set(row["columns"]) == {"3", "6"} for row in rows.values())
+    assert all(set(row["columns"]) == {"3", "6"} for name, row in rows.items() if name != "Hybrid Train")
+    assert not rows["Hybrid Train"]["columns"]  # it starts at 16 steps
     # what does not depend on T is one cell, and its figure at T = 3 is that of the run of 6 steps
     once = [row for row in OTHERS if row.way.anytime]
     read = {(row.label, "3") for row in once}
@@ -53,3 +56,13 @@ def test_only_where_the_paper_quotes_them() -> None:
 
 def test_all_pipelines_of_others_are_measured() -> None:
     assert [row.pipeline for row in OTHERS] == list(RIVALS.values())
+    steps = {row.label: row.steps((4, 8, 16, 32, 512)) for row in OTHERS}
+    assert steps["RMP"] == [512] and steps["Local balancing"] == [4, 8, 16, 32] and steps["Hybrid Train"] == [16, 32]
+
+
+def test_iterations_through_all_steps_are_as_many_times_fewer() -> None:
+    table, sizes = find("cifar", rivals=True), Sizes(iterations=400)
+    found = [part for one in (HYBRID_TRAIN, QCFS) for part in sizes.of(one, table, 16).fixed.parts]
+    assert [part.iterations for part in found if isinstance(part, FineTune)] == [25, 400]
+    kept = [part for part in PAPER.of(HYBRID_TRAIN, table, 16).fixed.parts if isinstance(part, FineTune)]
+    assert [part.iterations for part in kept] == [600]

@@ -1,4 +1,4 @@
-"""Killed at any moment, the same command goes on and ends with the same bytes; and what it says of bad calls."""
+"""A command killed at any moment resumes and ends with the same bytes; bad calls are reported."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def test_killed_and_resumed_it_writes_the_same_bytes(folder: Path, capsys: pytes
     capsys.readouterr()
 
 
-def test_a_long_cell_goes_on_inside(
+def test_a_long_cell_resumes_inside(
     reproduce: Reproduce, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = reproduce("lcp", "-T", "2")

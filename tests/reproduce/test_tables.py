@@ -118,6 +118,9 @@ def test_sizes_by_steps(reproduce: Reproduce, folder: Path) -> None:
     # fewer than a calibrator would take by itself is said
     fewer = reproduce("imagenet", "-T", "8", *sizes, "--long-calibration", "16")
     assert "T=8: 1 seed, 10 test images, calibrated on 16 images." in fewer["differences"]
+    few = reproduce("imagenet", "-T", "2", "--calibration", "16")
+    assert "Calibrators: from at most 16 images each; thresholds from all." in few["differences"]
+    assert {c["images"] for c in few["settings"]["pipelines"]["Baseline + LCP"]["sweeps"][0]} == {16}
     assert [bool(row["columns"]) for row in fewer["networks"][0]["rows"]] == [True, True, True, False]
 
 
@@ -278,7 +281,7 @@ def test_the_command_is_on_the_page_without_the_places_of_files(reproduce: Repro
         assert made == f"spikecal reproduce space --model resnet20 --weights {shown}"
 
 
-def test_images_that_cannot_be_read_are_left_out_and_said(
+def test_unreadable_images_are_skipped_and_reported(
     reproduce: Reproduce, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rng = np.random.default_rng(0)
@@ -300,7 +303,7 @@ def test_images_that_cannot_be_read_are_left_out_and_said(
     assert "set: 1 unreadable: " in capsys.readouterr().err
 
 
-def test_differences_are_said(reproduce: Reproduce) -> None:
+def test_differences_are_reported(reproduce: Reproduce) -> None:
     said = " ".join(reproduce("acp", "-T", "2", models=("nets.py:plain",))["differences"])
     for words in (
         "Network: nets.py:plain on npz:images.npz; the paper's table has ResNet-34 on ImageNet",

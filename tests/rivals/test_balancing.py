@@ -12,6 +12,7 @@ from waiting import calibrated
 import spikecal
 from spikecal.calibration.finetune import FineTune
 from spikecal.calibration.histogram import Histogram
+from spikecal.calibration.threshold import MaxAct
 from spikecal.errors import ConfigError
 from spikecal.neurons import ResetToZero
 from spikecal.pipeline import RIVALS, Pipeline, resolve, title_of
@@ -48,6 +49,34 @@ def test_spike_norm_balances_on_the_networks_own_maximal_input() -> None:
     snn = spikecal.convert(model, x, T=T, pipeline="spike-norm").snn
     assert thetas(snn) == pytest.approx([theta, largest], rel=1e-5)
     assert all(stage.end.op.neuron == ResetToZero() for stage in snn.stages if stage.spiking)  # type: ignore[union-attr]
+
+
+class Block(nn.Module):
+    """A convolution and a residual block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.one, self.two = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 6, 3, padding=1), nn.Conv2d(6, 6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x).relu()
+        return (self.two(self.one(x).relu()) + x).relu().mean((2, 3))
+
+
+def test_after_a_branch_thresholds_may_be_the_height_of_the_spikes() -> None:
+    """Residual blocks have thresholds of 1 for spikes of 1, in the units of the layers before them."""
+    torch.manual_seed(0)
+    model, x = Block().eval().requires_grad_(False), images(8)
+    pipeline = Pipeline(threshold=MaxAct(), rounding="floor", sweeps=((SpikeNorm(factor=0.7, residual="height"),),))
+    assert thetas(spikecal.convert(model, x, T=9, pipeline=pipeline).snn) == pytest.approx(
+        3 * [0.7 * float(model.stem(x).max())], rel=1e-5
+    )
+    straight, rows = chain(), torch.randn(20, 6, generator=torch.Generator().manual_seed(0))
+    found = [
+        thetas(spikecal.convert(straight, rows, T=9, pipeline=one).snn)
+        for one in (pipeline, pipeline.changed(SpikeNorm, residual="balanced"))
+    ]
+    assert found[0] == found[1] and found[0][0] != found[0][1]  # without a branch, all layers are balanced
 
 
 def test_in_parts_of_the_steps_it_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,10 +144,11 @@ def test_each_is_a_pipeline_like_ours(name: str, tmp_path: Path) -> None:
     assert RIVALS[name].needs_labels or found.agreement[-1] >= 0.3  # those labels are not its answers
 
 
-def test_settings_that_cannot_be() -> None:
+def test_invalid_settings() -> None:
     for make in (
         lambda: LocalBalancing(rate=0.0), lambda: LocalBalancing(rounds=0), lambda: ResidualThreshold(lost=1.0),
         lambda: ResidualThreshold(grid=0), lambda: SpikeNorm(images=0),
+        lambda: SpikeNorm(residual="none"),  # type: ignore[arg-type]
     ):  # fmt: skip
         with pytest.raises(ConfigError):
             make()

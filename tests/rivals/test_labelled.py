@@ -172,14 +172,14 @@ def test_labels_are_those_of_the_images() -> None:
         assert numbers is None and len(found) == 12
 
 
-def test_what_cannot_be_learned_from_is_told() -> None:
+def test_data_without_usable_labels_is_refused() -> None:
     model, x = residual(), images(8)
     for name in ("hybrid-train", "qcfs"):
         with pytest.raises(DataError, match="learns from labels: give pairs"):
             spikecal.convert(model, x, T=4, pipeline=name)
     wrong = (x, torch.full((8,), 7))
     quick = Pipeline(sweeps=(HybridTraining(images=8, iterations=1, batch=8), (Bias(),)))
-    with pytest.raises(DataError, match="labels are from 7 to 7, and there are 5 classes"):
+    with pytest.raises(DataError, match="labels are 7 to 7, but the network has 5 classes"):
         spikecal.convert(model, wrong, T=4, pipeline=quick)
     for make in (
         lambda: HybridTraining(surrogate="frob"), lambda: HybridTraining(alpha=0.0), lambda: LearnedClips(levels=0),

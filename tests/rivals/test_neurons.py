@@ -55,7 +55,9 @@ def test_its_closed_form_is_what_a_constant_current_gives(
 def test_switches_pass_on_the_same_and_send_their_changes() -> None:
     model, x = dyadic(), dyadic_images(12)
     pipelines = [replace(MAXACT, neuron=neuron) for neuron in (IntegrateAndFire(), TemporalSwitch())]
-    plain, coded = (spikecal.convert(model, dyadic_images(8, seed=4), T=8, pipeline=one) for one in pipelines)
+    plain, coded = (
+        spikecal.convert(model, dyadic_images(8, seed=4), T=8, pipeline=one, joints="analog") for one in pipelines
+    )
     names = [stage.name for stage in plain.snn.stages if stage.spiking]
     a, b = plain.snn.run(x, record=names), coded.snn.run(x, record=names)
     assert torch.equal(a.outputs, b.outputs)
@@ -69,7 +71,7 @@ def test_switches_pass_on_the_same_and_send_their_changes() -> None:
 
 
 def test_a_neuron_that_waits_for_all_of_its_input_switches_at_most_twice() -> None:
-    snn = spikecal.convert(dyadic(), dyadic_images(8), T=8, pipeline="tsc").snn
+    snn = spikecal.convert(dyadic(), dyadic_images(8), T=8, pipeline="tsc", joints="analog").snn
     waiting = SpikingNetwork(snn.graph, 8, {stage.name: 7 for stage in snn.stages if stage.spiking})
     x = dyadic_images(12, seed=3)
     spikes = waiting.run(x).spikes

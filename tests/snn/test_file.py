@@ -109,7 +109,7 @@ def test_a_kept_head_stays_outside_the_file(tmp_path: Path) -> None:
     assert loaded.run(images(2)).outputs.shape == (8, 2, 5)
 
 
-def test_outputs_that_are_none_come_back(tmp_path: Path) -> None:
+def test_outputs_of_None_come_back(tmp_path: Path) -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -253,7 +253,7 @@ def test_signing_again_is_not_what_is_refused(path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1.0])
-def test_thresholds_that_are_none_are_refused(
+def test_invalid_thresholds_are_refused(
     result: spikecal.Result, tmp_path: Path, value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snn = copy.deepcopy(result.snn)
@@ -275,7 +275,7 @@ def test_thresholds_for_other_channels_are_a_clear_line(result: spikecal.Result,
         spikecal.load(tmp_path / "bad.snn")
 
 
-def test_what_a_file_says_of_itself_does_not_hide_what_it_is(path: Path) -> None:
+def test_claims_in_a_file_do_not_hide_its_kind(path: Path) -> None:
     lying = hostile(path, lambda spec, header: spec["info"].update(T="abc", parameter_bytes=3, bytes="q"))
     found = spikecal.inspect(lying)
     assert (found["T"], found["bytes"]) == ([4, 8], lying.stat().st_size)

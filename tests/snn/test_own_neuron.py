@@ -94,7 +94,7 @@ class Averaged(Dyadic):
 def network(neuron: Neuron, model: nn.Module, T: int = 8, **settings: object) -> SpikingNetwork:
     """Converted, with thresholds that are powers of two: every sum is exact."""
     pipeline = Pipeline(neuron=neuron, rounding="potential", **settings)  # type: ignore[arg-type]
-    snn = spikecal.convert(model, dyadic_images(8), T=T, pipeline=pipeline).snn
+    snn = spikecal.convert(model, dyadic_images(8), T=T, pipeline=pipeline, joints="analog").snn
     for node in snn.graph.nodes.values():
         if isinstance(node.op, Spike):
             assert node.op.theta is not None and node.op.v_init is not None
@@ -153,7 +153,7 @@ def test_signed_spikes_carry_negative_values_and_cost_energy_all_the_same() -> N
 
 
 @pytest.mark.parametrize("preset", ["lcp", "pc", "acp"])
-def test_own_neurons_are_calibrated(preset: str) -> None:
+def test_custom_neurons_are_calibrated(preset: str) -> None:
     """Trains of three levels go through the cache: calibrated by hand-me-down spikes, errors are what a run gives."""
     model, x = averaged(), dyadic_images(32)
     base = spikecal.pipeline.PRESETS[preset].changed(Weights, iterations=5)  # type: ignore[attr-defined]
@@ -175,7 +175,7 @@ def test_own_neurons_are_calibrated(preset: str) -> None:
         (FineTune(images=8, iterations=2), (Bias(images=8),), ReadOut(images=8)),
     ],
 )
-def test_what_goes_past_the_paper_takes_own_neurons(neuron: Neuron, phases: tuple[Phase, ...]) -> None:
+def test_methods_past_the_paper_take_custom_neurons(neuron: Neuron, phases: tuple[Phase, ...]) -> None:
     x = dyadic_images(8)
     model = averaged() if neuron.alphabet[0] < 0 else dyadic()
     snn = spikecal.convert(model, x, T=8, pipeline=Pipeline(neuron=neuron, sweeps=phases)).snn
@@ -193,7 +193,7 @@ def test_max_pools_take_levels_but_no_negative_ones() -> None:
         network(Ternary(), dyadic())
 
 
-def test_a_working_directory_takes_neurons_of_ones_own(tmp_path: Path) -> None:
+def test_a_working_directory_takes_custom_neurons(tmp_path: Path) -> None:
     pipeline = Pipeline(neuron=Burst(), sweeps=((Bias(),),))
     first, second = (
         spikecal.convert(dyadic(), dyadic_images(8), T=2, pipeline=pipeline, workdir=tmp_path / "work")
@@ -221,7 +221,7 @@ def test_the_names_of_the_package_are_taken() -> None:
 
 def test_thresholds_are_searched_for_all_levels_a_mean_can_have() -> None:
     pipeline = Pipeline(neuron=Burst())
-    result = spikecal.convert(dyadic(), dyadic_images(8), T=4, pipeline=pipeline)
+    result = spikecal.convert(dyadic(), dyadic_images(8), T=4, pipeline=pipeline, joints="analog")
     for name, histogram in result.histograms.items():
         op = result.snn.graph.nodes[name].op
         assert isinstance(op, Spike) and op.theta is not None

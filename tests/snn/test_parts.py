@@ -142,6 +142,6 @@ def test_outputs_that_are_activations_are_read_the_same_in_parts(
         assert torch.allclose(early[name], steps[name][4], atol=1e-6)
 
 
-def test_what_is_looked_at_is_what_is_used() -> None:
+def test_only_what_is_used_is_looked_at() -> None:
     """The limit is read where it is defined: the fixture above would change nothing otherwise."""
     assert view.steps_per_call is execute.steps_per_call is network.steps_per_call

@@ -1,4 +1,4 @@
-"""Training on: surrogate gradients against plain autograd, a loop on embedded images, and the file that comes of it."""
+"""Further training: surrogate gradients against plain autograd, a loop on embedded images, and the saved file."""
 
 from pathlib import Path
 from typing import Any
@@ -115,7 +115,7 @@ def test_every_parameter_of_joints_pools_and_skips_has_a_gradient(make: Any) -> 
     assert not missing
 
 
-def test_a_surrogate_of_ones_own() -> None:
+def test_a_custom_surrogate() -> None:
     snn = spikecal.convert(residual(), images(4), T=4, pipeline=LCP).snn
     flat = snn.trainable(lambda distance: torch.zeros_like(distance))
     flat(images(4)).sum().backward()

@@ -26,7 +26,7 @@ def converted(
 ) -> SpikingNetwork:
     """With thresholds that are powers of two, and so exact in every sum."""
     pipeline = spikecal.Pipeline(threshold=spikecal.MaxAct(), rounding=rounding)  # type: ignore[arg-type]
-    snn = spikecal.convert(model, x, T=T, pipeline=pipeline, records=False, keep=keep).snn
+    snn = spikecal.convert(model, x, T=T, pipeline=pipeline, records=False, keep=keep, joints="analog").snn
     for stage in snn.stages:
         op = stage.end.op
         if isinstance(op, Spike):

@@ -1,4 +1,4 @@
-"""Augmentations do what their names say, and the same whoever runs them."""
+"""Augmentations do what their names say, identically in every process."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -203,7 +203,7 @@ def test_image_files_of_any_size_become_batches(tmp_path: Path) -> None:
         list(Feed(data, Card(name="bare"), plain.changed(batch=4), CPU, workers=0).batches(0))
 
 
-def test_an_image_that_cannot_be_read_is_told_of_once(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_an_unreadable_image_is_reported_once(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     for i in range(8):
         (tmp_path / "a").mkdir(exist_ok=True)
         Image.fromarray(np.full((12, 12, 3), 30 * i, dtype=np.uint8)).save(tmp_path / "a" / f"{i}.png")

@@ -1,4 +1,4 @@
-"""A training that was killed goes on where it was, and ends with the same bits as one that was not."""
+"""A killed training resumes where it was, and ends with the same bits as an uninterrupted one."""
 
 from pathlib import Path
 from typing import Any

@@ -79,7 +79,7 @@ def same(a: Training, b: Training) -> bool:
 # -- the same again ----------------------------------------------------------------------------------------------
 
 
-def test_stopped_inside_an_epoch_it_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+def test_stopped_inside_an_epoch_it_resumes_to_the_same_bits(tmp_path: Path) -> None:
     whole = trained(tmp_path / "whole.pt")
     assert not whole.model.training
     with pytest.raises(Stopped):
@@ -289,7 +289,7 @@ class Hostile:
         lambda path: torch.save([1], path),
     ],
 )
-def test_what_is_no_checkpoint_is_refused_and_not_run(
+def test_other_files_are_refused_as_checkpoints_and_not_run(
     tmp_path: Path, write: Callable[[Path], object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "c.pt"
@@ -324,7 +324,7 @@ class Twice(nn.Module):
         (network(), images(), Card(name="tiny", size=(2, 2)), "3×2×2"),
     ],
 )
-def test_what_does_not_fit_is_said_before_the_first_step(
+def test_lack_of_memory_is_reported_before_the_first_step(
     tmp_path: Path, model: nn.Module, data: Data, card: Card, reason: str
 ) -> None:
     with pytest.raises(SpikecalError, match=reason) as raised:

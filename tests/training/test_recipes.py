@@ -88,7 +88,7 @@ def test_rates_stay_between_nothing_and_the_peak(schedule: str, total: int, warm
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_plain_data_and_back(name: str) -> None:
+def test_round_trip_through_plain_data(name: str) -> None:
     base = "coco" if isinstance(PRESETS[name], DetectionRecipe) else "cifar"
     assert Recipe.from_dict({"preset": base, **PRESETS[name].to_dict()}) == PRESETS[name]
 
@@ -137,6 +137,6 @@ def test_the_documented_file_is_complete() -> None:
         ({"preset": "slow"}, "no recipe 'slow': choose from cifar"),
     ],
 )
-def test_what_cannot_be_is_refused(settings: dict[str, Any], reason: str) -> None:
+def test_impossible_settings_are_refused(settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         Recipe.from_dict(settings, base=QUICK)

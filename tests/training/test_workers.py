@@ -67,7 +67,7 @@ def test_a_death_while_the_network_learns(worker: multiprocessing.process.BasePr
 
 
 @pytest.mark.parametrize("broken", [EOFError(), ConnectionResetError(104, "Connection reset by peer")], ids=repr)
-def test_a_death_that_is_told_of_after_its_connection_broke(
+def test_a_death_reported_after_its_connection_broke(
     worker: multiprocessing.process.BaseProcess, broken: Exception
 ) -> None:
     threading.Timer(SOON, worker.kill).start()

@@ -25,7 +25,7 @@ SPECS = {"torchvision": "torchvision:squeezenet1_1", "timm": "timm:test_resnet",
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home, and a proxy that refuses: whoever goes to the network finds none."""
+    """An empty home, and a proxy that refuses: there is no network."""
     for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "127.0.0.1")

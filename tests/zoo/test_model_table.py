@@ -21,7 +21,7 @@ def test_the_page_says_what_was_found(script: ModuleType) -> None:
     assert list(facts["models"]) == [f"{package}:{name}" for package, of in script.NAMES.items() for name in of.split()]
 
 
-def test_writes_what_converts_and_what_is_refused_and_goes_on(
+def test_writes_what_converts_and_what_is_refused_and_resumes(
     script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "models.md"

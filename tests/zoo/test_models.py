@@ -194,7 +194,7 @@ def test_models_that_look_at_the_version_of_a_checkpoint(tmp_path: Path) -> None
     assert all(torch.equal(v, loaded.state_dict()[k]) for k, v in source.state_dict().items())
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_damaged_checkpoints_are_refused(tmp_path: Path) -> None:
     torch.save(small().state_dict(), tmp_path / "whole.pt")
     whole = (tmp_path / "whole.pt").read_bytes()
     torch.save([1, 2], tmp_path / "list.pt")

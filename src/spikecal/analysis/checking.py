@@ -97,13 +97,17 @@ def linear_lines(found: LinearValues) -> list[str]:
         return []
     shown = ", ".join(found.names[:NAMED]) + (f" and {count - NAMED} more" if count > NAMED else "")
     values = "1 linear value" if count == 1 else f"{count} linear values"
-    read = (
-        f"{values} that weighted layers read, {found.at_joints} of them at joints: {shown}; as currents they cost "
-        f"{100 * found.share:.0f} % of the network's multiply-adds at every step"
-    )
+    layers = "1 layer" if count == 1 else f"{count} layers"
+    share = f"{100 * found.share:.0f} % of the network's multiply-adds at every step"
     merge = "merges none" if found.merged == 0 else f"merges {found.merged} into one with the layer before"
-    left = "" if found.left == 0 else f"; {found.left} then still read currents"
-    return [read, f"joints signed: spikes of {count} layers of signed neurons instead; joints merge: {merge}{left}"]
+    left = f", and {found.left} then still {'reads' if found.left == 1 else 'read'} currents" if found.left else ""
+    read = f"{values} that weighted layers read, {found.at_joints} of them at joints: {shown}"
+    options = (
+        f"joints signed, the default: spikes of {layers} of signed neurons",
+        f"joints analog: currents, which cost {share}",
+        f"joints merge: {merge}{left}",
+    )
+    return [read, "; ".join(options)]
 
 
 def stage_rows(stages: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:

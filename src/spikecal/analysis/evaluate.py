@@ -52,6 +52,7 @@ class Evaluation:
     latency: int = 0
     interval: int = 0
     exits: Exits | None = None
+    correct: list[bool] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for name in ("latency", "interval"):
@@ -121,6 +122,7 @@ class Counts:
     T: int
     images: int = 0
     right: list[int] = field(default_factory=list)  # after every step
+    correct: list[tuple[int, list[int]]] = field(default_factory=list)  # after the last step, from this image on
     agreed: list[int] = field(default_factory=list)
     ann_right: int = 0
     unlabelled: int = 0
@@ -142,10 +144,12 @@ class Counts:
         expected: Tensor | None,
         rule: ExitRule | None = None,
         early: EnergyMeter | None = None,
+        first: int = 0,
     ) -> None:
         """Run some images, one call at a time, and count the answers; `expected` are the ANN's.
 
-        With a `rule` for early exit, `early` meters only the steps that are run.
+        `first` is the number of images before them. With a `rule` for early exit, `early` meters only the steps that
+        are run.
         """
         chosen, settled = [], []
         for part in calls:
@@ -173,7 +177,9 @@ class Counts:
         if labels is None:
             self.unlabelled += count
         else:
-            self.right = _added(self.right, (found == _checked(labels, self.classes)).sum(1).tolist())
+            right = found == _checked(labels, self.classes)
+            self.right = _added(self.right, right.sum(1).tolist())
+            self.correct.append((first, right[-1].int().tolist()))
         if expected is not None:
             self.agreed = _added(self.agreed, (found == expected).sum(1).tolist())
             self.ann_right += 0 if labels is None else int((expected == labels.cpu()).sum())
@@ -219,6 +225,7 @@ class Counts:
         for name in ("settled", "settled_right", "settled_agreed", "kept_right", "kept_agreed"):
             setattr(self, name, _added(getattr(self, name), getattr(other, name)))
         self.right, self.agreed = _added(self.right, other.right), _added(self.agreed, other.agreed)
+        self.correct += other.correct
         self.ann_right += other.ann_right
         self.unlabelled += other.unlabelled
         self.classes = max(self.classes, other.classes)
@@ -241,6 +248,7 @@ class Counts:
             latency=snn.latency,
             interval=snn.interval,
             exits=exits,
+            correct=[bool(one) for _, some in sorted(self.correct) for one in some] if labelled else [],
         )
 
 
@@ -392,8 +400,8 @@ def batches(
     """Batches of images, with labels if there are any, from tensors, a dataset or a loader.
 
     `dims` is the number of dimensions of one image, if known, which tells a list of batches from one of images. The
-    next batch of a dataset or loader is read while one is worked on; a dataset is read by so many `workers` processes,
-    0 for none. `note` is shown with the progress, after images per second.
+    next batch of a dataset or loader is read while one is worked on; a dataset is read by `workers` processes, or
+    by a thread if that is 0. `note` is shown with the progress, after images per second.
     """
     refuse_names(data)
     data = as_tensor(data)

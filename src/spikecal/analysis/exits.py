@@ -212,12 +212,12 @@ def choose_rule(
 
 
 def at_least(seen: int, images: int, share: float) -> float:
-    """The probability of so many or more, if each image has this share as its chance."""
+    """The probability of at least this many, if each image has this share as its chance."""
     return 1.0 - at_most(seen - 1, images, share) if seen > 0 else 1.0
 
 
 def at_most(seen: int, images: int, share: float) -> float:
-    """The probability of so many or fewer."""
+    """The probability of at most this many."""
     if seen < 0:
         return 0.0
     if seen >= images or share == 0:
@@ -231,7 +231,7 @@ def at_most(seen: int, images: int, share: float) -> float:
 
 
 def _bound(seen: int, images: int, confidence: float) -> float:
-    """The largest share that so many support (Clopper and Pearson's lower bound), by bisection."""
+    """The largest share that this count supports (Clopper and Pearson's lower bound), by bisection."""
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2

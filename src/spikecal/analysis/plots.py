@@ -26,7 +26,7 @@ TRIANGLE: dict[str, Any] = {
 }  # fmt: skip
 DPI = 150
 NOTHING = 1e-9  # share of the error that is just rounding
-FEW = 12  # curves of up to so many points have markers
+FEW = 12  # curves with at most this many points have markers
 
 
 def accuracy_over_time(

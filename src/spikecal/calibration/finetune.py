@@ -125,7 +125,7 @@ class FineTune(NetworkPhase):
         return aim
 
     def _batch(self, whole: Whole, number: int, steps: int = 1) -> Iterator[tuple[Inputs, float, Tensor]]:
-        """This process's images of a batch in parts, as few as memory for activations of so many steps allows.
+        """This process's images of a batch, in as few parts as memory for the activations of `steps` steps allows.
 
         With each part come its share of the batch, and the places of its images among all.
         """

@@ -18,7 +18,7 @@ from spikecal.errors import CalibrationError, DataError, SpikecalError, first_li
 from spikecal.graph.graph import Graph
 from spikecal.graph.ops import Spike, along, frozen
 from spikecal.graph.passes import update_pool_units
-from spikecal.graph.stages import Stage, last_uses, partition
+from spikecal.graph.stages import Stage, behind_branches, last_uses, partition
 from spikecal.progress import Progress
 from spikecal.ranks import Ranks
 from spikecal.snn.execute import Shapes, images_per_call
@@ -148,6 +148,7 @@ class Sweep:
         settings = self._counts, self.marks, self.shapes, seed, together, stage.name in self.ann.outputs()
         home = self._units, self.ranks, self.batches[0][0].dtype
         view = StageView(ann, stage, self.network.windows, self.cache, *settings, *home)
+        view.branched = stage.name in behind_branches(self.network.stages)
         applicable = [c for c in self.calibrators if c.applies(stage)]
         view.prepare()
         errors = [("before", view.simulate(keep=not applicable).error)]

@@ -92,6 +92,7 @@ class StageView:
         images = max(self.images_of(call) for unit in self.all_calls for call in unit)
         self.at_once = steps_per_call(own, images)  # if less than T, a call runs this many steps at a time
         self.notes: list[str] = []
+        self.branched = False  # whether the stage comes after a branch of the network
         self.simulation = Simulation()
 
     @property
@@ -127,7 +128,8 @@ class StageView:
 
     def collected(self, rows: Tensor, dim: int) -> Tensor:
         """Rows of all ranks, those of the first images first."""
-        return self.ranks.joined(rows.movedim(dim, 0)).movedim(0, dim)
+        # contiguous, so that products of matrices round alike on any number of ranks
+        return self.ranks.joined(rows.movedim(dim, 0)).movedim(0, dim).contiguous()
 
     def mean(self, parts: Iterable[Tensor], images: int, size: int) -> Tensor:
         """The mean `[size]` over the first `images` images; `parts` are sums over this rank's calls."""
@@ -147,6 +149,12 @@ class StageView:
         """Some steps of a boundary, `[steps or 1, N, ...]`."""
         held = [self.cache.get((name, batch, "snn")) for batch in call]
         return joined([steps_of(value, start, steps) for value in held], False)
+
+    def arriving_height(self) -> float:
+        """The largest height of the spikes that arrive; 0 where none do."""
+        values = [self.cache.get((name, self.calls[0].start, "snn")) for name in self.stage.inputs if self.calls]
+        heights = [float(value.height.amax()) for value in values if isinstance(value, Train)]
+        return float(self.ranks.largest(torch.tensor(max(heights, default=0.0))))
 
     def arriving(self, name: str, call: range, start: int, steps: int) -> Tensor:
         """Some steps of an input in the stage's own time; an earlier start is added to the first step."""
@@ -199,14 +207,23 @@ class StageView:
 
     def _current(self, call: range, start: int, steps: int, memory: Memory) -> Tensor:
         """Some steps of `current`. A max-pool remembers earlier steps: behind it only all steps at once are kept."""
-        key = (self.stage.name, call.start, f"current{start or ''}")
-        held = self.cache.find(key)
+        key, own = (self.stage.name, call.start, f"current{start or ''}"), memory.wait == self.wait
+        held = self.cache.find(key) if own else None
         if held is None:
             values = {n: self.arriving(n, call, start, steps) for n in self.stage.inputs}
             held = charging_current(self.stage, values, steps, self.shapes[call.start], memory)
-            if steps == self.T or not any(isinstance(node.op, MaxPool) for node in self.stage.nodes):
+            if own and (steps == self.T or not any(isinstance(node.op, MaxPool) for node in self.stage.nodes)):
                 self.cache.put(key, held)
         return over_time(held)
+
+    def currents(self, call: range, memory: Memory | None = None) -> Iterator[tuple[Tensor, int]]:
+        """What arrives at the neurons `[steps or 1, N, ...]`, and for how many steps: as many as fit at once.
+
+        Neurons that wait may get the mean of the steps they wait for. Without their `memory`, every step is its own.
+        """
+        memory = Memory() if memory is None else memory
+        for start, steps in self._parts():
+            yield self._current(call, start, steps, memory), steps
 
     def forget_currents(self) -> None:
         """Forget what depends on weights: they have changed."""
@@ -298,11 +315,11 @@ class StageView:
 
     def _emissions(self, call: range, want: Want, stage: Stage | None = None) -> Iterator[Emission]:
         """What the stage emits in all T steps; currents are kept between runs where there is room."""
-        memory, stage = Memory(self.wait), stage or self.stage
-        for start, steps in self._parts():
-            flush = self.wait if start + steps == self.T else 0
+        memory, stage, done = Memory(self.wait), stage or self.stage, 0
+        for arriving, steps in self.currents(call, memory):
+            done += steps
             self.ranks.beat()
-            yield emit(stage, self._current(call, start, steps, memory), steps, memory, want, flush)
+            yield emit(stage, arriving, steps, memory, want, self.wait if done == self.T else 0)
 
     def _passed_on(self, call: range, emission: Emission) -> Iterator[tuple[int, Value]]:
         """The output of each micro-batch, as the cache keeps it."""

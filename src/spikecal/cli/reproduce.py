@@ -42,6 +42,12 @@ def reproduce(
         int | None,
         typer.Option(min=1, metavar="N", help="Calibration samples to average over. (default 3; frontier 1)"),
     ] = None,
+    calibration: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Images per calibrator, at most; not of samples and time. (default its own number)"
+        ),
+    ] = None,
     iterations: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Iterations of weights calibration per layer. (default 500)")
     ] = None,
@@ -112,7 +118,8 @@ def reproduce(
     from spikecal.reproduce.sources import Wanted
 
     sizes = {
-        "images": images, "seeds": seeds, "iterations": iterations, "batch": batch, "weights": weights_images,
+        "images": images, "seeds": seeds, "calibration": calibration, "iterations": iterations, "batch": batch,
+        "weights": weights_images,
         "weights_to": weights_to, "long_from": long_from, "long_images": long_images,
         "long_calibration": long_calibration,
     }  # fmt: skip

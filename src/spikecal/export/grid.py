@@ -29,7 +29,7 @@ from spikecal.export.netlist import (
 )
 
 MANTISSA = 2.0**24
-AS_IT_IS = "export without --exact"
+SIGNED = 'export without --exact or, if it is an analog joint, convert with joints="signed" (--joints signed)'
 PIXEL = 2.0**-8  # images are multiples of it: a quarter of an 8-bit level
 MARGIN = 1 + 2.0**-8  # for what rounding adds to a sum of weights
 
@@ -43,7 +43,7 @@ def on_grid(netlist: Netlist) -> Netlist:
     grids, changes = Grids(rounding), dict[str, list[Node]]()
     for node in rounding.nodes.values():
         if isinstance(node, Conv | Linear) and grids.quantum(node) is None:
-            raise ConversionError(node.name, "its input is a current, for which no grid is fine enough", AS_IT_IS)
+            raise ConversionError(node.name, "its input is a current, for which no grid is fine enough", SIGNED)
     for node in rounding.nodes.values():
         readers = [rounding.nodes[name] for name in rounding.readers()[node.name]]
         ends = [reader for reader in readers if isinstance(reader, Neurons | Output)]

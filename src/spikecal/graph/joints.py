@@ -20,7 +20,7 @@ from spikecal.graph.stages import REARRANGING, WEIGHTED, joint_sources, with_joi
 
 Joints = Literal["analog", "signed", "merge"]
 JOINTS: tuple[Joints, ...] = get_args(Joints)
-DEFAULT: Joints = "analog"
+DEFAULT: Joints = "signed"
 
 # How a value behaves in time: constant (the image, and anything linear in it), spikes, or currents.
 InTime = Literal["once", "spikes", "analog"]

@@ -1,5 +1,6 @@
 """Partition of a canonical graph into stages: everything between two layers of neurons, with the neurons at its end."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -125,6 +126,16 @@ def partition(graph: Graph) -> list[Stage]:
             if inner_node.op.TENSORS and owners.setdefault(inner_node.name, stage.name) != stage.name:
                 raise ValueError(f"{inner_node.name} is in two stages: call with_joints first")
     return stages
+
+
+def behind_branches(stages: Sequence[Stage]) -> set[str]:
+    """The stages that come after a branch, such as all residual blocks: several stages read what leads to them."""
+    readers = Counter(name for stage in stages for name in stage.inputs)
+    found, known = set[str](), {stage.name for stage in stages}
+    for stage in stages:
+        if any(name in found or (name in known and readers[name] > 1) for name in stage.inputs):
+            found.add(stage.name)
+    return found
 
 
 def last_uses(stages: Sequence[Stage]) -> list[list[str]]:

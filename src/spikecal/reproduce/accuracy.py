@@ -13,6 +13,7 @@ from spikecal.files import write_whole
 from spikecal.progress import Progress
 from spikecal.ranks import current
 from spikecal.reproduce.cells import FIXED, Cell
+from spikecal.reproduce.paired import packed
 from spikecal.reproduce.ways import Order
 from spikecal.snn.network import SpikingNetwork
 
@@ -57,6 +58,7 @@ def snn_accuracy(
         "energy": found.energies / found.images,
         "spikes": found.spikes / found.images,
         "latency": made.snn.latency,
+        "answers": packed(bit == "1" for bit in found.answers),
         **({} if made.kept is None else {"kept": made.kept}),
         **({"curve": [right / found.images for right in found.rights]} if cell.way.anytime else {}),
         "notes": [f"{record.stage}: {note}" for record in made.records for note in record.notes],
@@ -79,6 +81,7 @@ class _Tested(NamedTuple):
     energies: float = 0.0
     spikes: int = 0
     rights: tuple[int, ...] = ()  # right answers after every step
+    answers: str = ""  # of every image after the last step: 1 if it is right, else 0
 
 
 def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: Progress) -> _Tested:
@@ -101,6 +104,7 @@ def _evaluate(snn: SpikingNetwork, loader: Loader, work: Path | None, progress: 
             sums.energies + found.images * energy,
             sums.spikes + found.spikes,
             tuple(round(s * found.images) + r for s, r in zip_longest(found.accuracy, sums.rights, fillvalue=0)),
+            sums.answers + "".join(str(int(right)) for right in found.correct),
         )
         progress.advance()
         if state is not None and ranks.first:
@@ -112,9 +116,9 @@ def _begun(state: Path | None) -> _Tested:
     """The sums so far; an unreadable file counts as nothing done."""
     try:
         if state is not None and state.exists():
-            batches, right, images, rates, energies, spikes, rights = json.loads(state.read_text())
-            steps = tuple(map(int, rights))
-            return _Tested(int(batches), int(right), int(images), float(rates), float(energies), int(spikes), steps)
+            batches, right, images, rates, energies, spikes, rights, answers = json.loads(state.read_text())
+            sums = (int(batches), int(right), int(images), float(rates), float(energies), int(spikes))
+            return _Tested(*sums, tuple(map(int, rights)), str(answers))
     except (ValueError, TypeError):
         pass
     return _Tested()

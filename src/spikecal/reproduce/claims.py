@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from spikecal.analysis.measures import from_stored
 from spikecal.reproduce.kinds import subject_of
+from spikecal.reproduce.paired import paired_error
 
 SEEDS = 5  # needed to compare deviations
 
@@ -20,6 +21,7 @@ class Column:
     seeds: int
     images: int | None  # of which the mean is a share; None if it is not a share, or unknown
     ann: float | None
+    answers: tuple[str, ...] = ()  # packed, one per seed, if they are known
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Size:
     T: int
     value: float
     noise: float
+    par: bool = False  # too near to the ANN, both of them, for a difference to matter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,15 +81,16 @@ class Claim:
     def verdict(self, size: Size) -> str:
         """`seen`, `not seen`, or `level` if within the uncertainty."""
         ahead = size.value - self.least if self.most is None else self.most - size.value
-        return "level" if abs(ahead) <= size.noise else "seen" if ahead > 0 else "not seen"
+        return "level" if size.par or abs(ahead) <= size.noise else "seen" if ahead > 0 else "not seen"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gain(Claim):
-    """Points by which one row is ahead of another."""
+    """Points by which one row is ahead of another. Rows that are both within `par` points of the ANN are level."""
 
     row: str
     over: str
+    par: float | None = None
 
     @property
     def rows(self) -> set[str]:
@@ -95,7 +99,7 @@ class Gain(Claim):
     def measured(self, networks: Sequence[Network]) -> Iterator[Size]:
         for network in networks:
             for T, (row, over) in network.columns(self.row, self.over).items():
-                yield Size((network.model,), T, row.mean - over.mean, noise(row, over))
+                yield Size((network.model,), T, row.mean - over.mean, noise(row, over), _at_par(self.par, row, over))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,9 +211,18 @@ def _pairs(networks: Sequence[Network]) -> list[tuple[Network, Network]]:
     return named or list(zip(with_bn, plain.values(), strict=False))
 
 
-def noise(*columns: Column) -> float:
-    """The larger of the deviation over seeds and the standard error of a difference of shares of images, in points."""
-    return max(_spread(*columns), math.hypot(*(_error(column.mean, column) for column in columns)))
+def _at_par(points: float | None, *columns: Column) -> bool:
+    return points is not None and all(c.ann is not None and c.ann - c.mean <= points for c in columns)
+
+
+def noise(one: Column, two: Column) -> float:
+    """The larger of the deviation over seeds and the standard error of a difference of shares of images, in points.
+
+    The error is paired over images where the answers to each are known.
+    """
+    paired = paired_error(one.answers, two.answers)
+    apart = math.hypot(*(_error(column.mean, column) for column in (one, two)))
+    return max(_spread(one, two), apart if paired is None else paired)
 
 
 def _spread(*columns: Column) -> float:
@@ -240,6 +253,7 @@ def networks_of(summary: Mapping[str, Any]) -> list[Network]:
                     seeds=len(column["values"]),
                     images=column["images"] if share else None,
                     ann=anns.get(column["images"]),
+                    answers=tuple(column.get("answers", ())),
                 )
                 for T, column in row["columns"].items()
             }

@@ -157,8 +157,10 @@ def _of_size(plan: Plan) -> list[str]:
         if own := [T for T in plan.T if f"T={T}" not in paper_tables()[table.name]["columns"]]:
             said.append(f"T={', '.join(map(str, own))}: not in the paper's table.")
     if (most := table.subject.most_images) is not None:
-        if sizes.weights < most:
-            said.append(f"Calibration: {sizes.weights} images for all its parts; the paper has {most}.")
+        if (fewer := min(sizes.weights, sizes.calibration or most)) < most:
+            said.append(f"Calibration: {fewer} images for all its parts; the paper has {most}.")
+    elif sizes.calibration is not None and not table.own_images:
+        said.append(f"Calibrators: from at most {sizes.calibration:,} images each; thresholds from all.")
     elif learned and short and not table.own_images and sizes.weights < PAPER.weights:
         said.append(f"Weights calibration: from {sizes.weights:,} images; the paper has {PAPER.weights:,}.")
     if table.kind == "time":

@@ -45,8 +45,8 @@ def _sources(text: str, row: str, over: str, *, ours: bool = False, **more: Any)
 
 
 def _ahead(row: str, *others: str) -> tuple[Claim, ...]:
-    """One row beats each of the others, which the paper does not say."""
-    return tuple(Gain(text=f"{row} beats {other}", row=row, over=other, ours=True) for other in others)
+    """One row beats each of the others, which the paper does not say. Within half a point of the ANN they are level."""
+    return tuple(Gain(text=f"{row} beats {other}", row=row, over=other, ours=True, par=0.5) for other in others)
 
 
 _PIPELINES = (

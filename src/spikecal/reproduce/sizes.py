@@ -7,6 +7,7 @@ from spikecal.calibration.calibrators import Calibrator, Weights
 from spikecal.calibration.finetune import FineTune
 from spikecal.errors import ConfigError
 from spikecal.pipeline import FEW_ITERATIONS, Auto, Pipeline, Plan
+from spikecal.rivals.labelled import HybridTraining
 
 if TYPE_CHECKING:
     from spikecal.reproduce.tables import Table
@@ -16,13 +17,15 @@ if TYPE_CHECKING:
 class Sizes:
     """How much is run; None means everything. Defaults are for half an hour on two cores.
 
+    `calibration` is the images of every calibrator, at most; None leaves each its own number.
     `iterations`, `batch` and `weights` (its images) belong to weights calibration, whose rows end at `weights_to`
     steps. The `long_` sizes apply from `long_from` steps on, by default only to the "at least" column, to save time.
-    `long_calibration` is the images of every calibrator there.
+    `long_calibration` is `calibration` there.
     """
 
     images: int | None = 1000
     seeds: int = 3
+    calibration: int | None = None
     iterations: int = 500
     batch: int = 16
     weights: int = 256
@@ -55,14 +58,20 @@ class Sizes:
         faster = {} if self.iterations >= Weights.iterations else FEW_ITERATIONS
         changed = pipeline.changed(Weights, iterations=self.iterations, batch=self.batch, **faster)
         changed = changed.mapped(
-            FineTune, lambda phase: replace(phase, iterations=min(phase.iterations, self.iterations))
+            FineTune, lambda phase: replace(phase, iterations=min(phase.iterations, self._iterations(phase, T)))
         )
         if (most := table.subject.most_images) is not None:
-            few = min(self.weights, most)
+            few = min(self.weights, self.calibration or most, most)
             return replace(changed, threshold=replace(changed.threshold, images=few)).changed(Calibrator, images=few)
         if not table.own_images:
             changed = _fewer(changed, Weights, self.weights)
+            changed = changed if self.calibration is None else _fewer(changed, Calibrator, self.calibration)
         return _fewer(changed, Calibrator, self.long_calibration) if self.is_long(table, T) else changed
+
+    def _iterations(self, phase: FineTune, T: int) -> int:
+        """Where an iteration runs all T steps, there are T times fewer; all of them, if nothing is to be saved."""
+        through_time = isinstance(phase, HybridTraining) and self.iterations < Weights.iterations
+        return max(1, self.iterations // T) if through_time else self.iterations
 
 
 def _fewer(pipeline: Pipeline, kind: type[Calibrator], most: int) -> Pipeline:

@@ -102,6 +102,7 @@ def _column(found: Sequence[dict[str, Any]], table: Table) -> dict[str, Any]:
     if table.kind == "frontier":
         column |= {of: statistics.fmean(f[of] for f in found) for of in ("spikes", "latency")}
         column |= {"kept": [f["kept"] for f in found]} if all("kept" in f for f in found) else {}
+        column |= {"answers": [f["answers"] for f in found]} if all("answers" in f for f in found) else {}
     return {**column, **_drawn(found)}
 
 

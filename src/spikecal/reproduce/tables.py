@@ -42,11 +42,12 @@ class Row:
     source: str = ""  # of the calibration images, from `sources`; by default the network's own
     way: Way = Converted()
     rival: str = ""  # of a method of others: how it is run here, and what its own paper has that is not here
-    most: int | None = None  # steps up to which it is measured
+    least: int = 1  # steps from which it is measured
+    most: int | None = None  # and up to which
 
     def steps(self, T: Sequence[int]) -> list[int]:
         """The T of its cells, for a table of these: all that it is measured for, or the most where one run is read."""
-        wanted = [one for one in T if self.most is None or one <= self.most]
+        wanted = [one for one in T if self.least <= one and (self.most is None or one <= self.most)]
         return wanted[-1:] if self.way.anytime else wanted
 
 
@@ -363,9 +364,11 @@ OTHERS = (
     Row(
         label="Hybrid Train",
         pipeline=HYBRID_TRAIN,
-        most=8,
+        least=16,
+        most=32,
         rival=f"soft resets without leaks, trained for T by few iterations on few images. {IMAGES}; its paper has 20 "
-        "epochs of all training images, dropout, leaks, and at least 100 steps.",
+        "epochs of all training images, dropout, leaks, and 100 to 250 steps. With fewer than 16 steps hardly a spike "
+        "gets through, and there is nothing to learn from.",
     ),
     Row(
         label="QCFS",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +13,6 @@ from spikecal.calibration.view import StageView
 from spikecal.errors import ConfigError
 from spikecal.graph.ops import Spike
 from spikecal.graph.stages import Stage
-from spikecal.snn.execute import Memory, current
 from spikecal.snn.windows import added_up
 
 
@@ -23,25 +23,32 @@ class SpikeNorm(Calibrator):
     Over images, steps and neurons, in the spiking network as it runs, layer by layer (Sengupta et al., Going deeper in
     spiking neural networks: VGG and residual architectures, Frontiers in Neuroscience 2019). Their images are Poisson
     spikes, ours currents; their networks have no biases, ours count in what arrives. `factor` scales what is found:
-    Hybrid Train starts from 0.7 of it, so that few steps are enough for spikes to get through.
+    Hybrid Train starts from 0.7 of it, so that few steps are enough for spikes to get through. After a branch, as in
+    residual blocks, its code leaves thresholds at 1 for spikes of 1: `residual="height"` takes the height of the spikes
+    that arrive.
     """
 
     factor: float = 1.0
+    residual: Literal["balanced", "height"] = "balanced"
     label = "spike-norm"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.factor <= 1:
             raise ConfigError(f"the factor must be above 0 and at most 1, not {self.factor}")
+        if self.residual not in ("balanced", "height"):
+            raise ConfigError(f"residual must be balanced or height, not {self.residual!r}")
 
     def applies(self, stage: Stage) -> bool:
         return balanced(stage)
 
     @torch.no_grad()
     def solve(self, view: StageView) -> Update:
+        theta = view.spike.height(1).max()
+        if self.residual == "height" and view.branched and (height := view.arriving_height()) > 0:
+            return Update(scale=(height / theta).reshape(1))
         largest = maximal_input(view, self.images)
-        theta = view.spike.height(1)
-        scale = (self.factor * largest / theta.max()).reshape(1)
+        scale = (self.factor * largest / theta).reshape(1)
         return Update(scale=scale if largest > 0 else torch.ones_like(scale))
 
 
@@ -107,23 +114,11 @@ def balanced(stage: Stage) -> bool:
 
 def maximal_input(view: StageView, images: int) -> Tensor:
     """The largest current of any image, step and neuron."""
-    own = [part.amax() for call in view.first_calls(images) for part, _ in currents(view, call)]
+    own = [part.amax() for call in view.first_calls(images) for part, _ in view.currents(call)]
     largest = torch.stack(own).amax()[None] if own else view.like.new_zeros(0)
     return view.collected(largest, 0).amax()
 
 
 def mean_current(view: StageView, call: range) -> Tensor:
     """The mean over all steps `[N, ...]`."""
-    return torch.stack([added_up(part, steps) for part, steps in currents(view, call)]).sum(0) / view.T
-
-
-def currents(view: StageView, call: range) -> Iterator[tuple[Tensor, int]]:
-    """What arrives at the neurons, `[steps or 1, N, ...]`, and for how many steps: as many as fit at once."""
-    if view.at_once >= view.T and not view.wait:  # where layers wait, the view has means of their first steps
-        yield view.current(call), view.T
-        return
-    memory = Memory()
-    for start in range(0, view.T, view.at_once):
-        steps = min(view.at_once, view.T - start)
-        values = {name: view.arriving(name, call, start, steps) for name in view.stage.inputs}
-        yield current(view.stage, values, steps, view.shapes[call.start], memory), steps
+    return torch.stack([added_up(part, steps) for part, steps in view.currents(call)]).sum(0) / view.T

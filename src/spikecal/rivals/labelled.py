@@ -155,7 +155,7 @@ def by_labels(whole: Whole, found: object, chosen: Tensor, temperature: float) -
     labels = whole.labels[chosen]
     if int(labels.min()) < 0 or int(labels.max()) >= found.shape[1]:
         raise DataError(
-            f"labels are from {int(labels.min())} to {int(labels.max())}, and there are {found.shape[1]} classes"
+            f"labels are {int(labels.min())} to {int(labels.max())}, but the network has {found.shape[1]} classes"
         )
     return F.cross_entropy(found / temperature, labels.to(found.device), reduction="none")
 

@@ -106,7 +106,7 @@ def advance(
 def charging_current(stage: Stage, values: Mapping[str, Tensor], steps: int, shapes: Shapes, memory: Memory) -> Tensor:
     """`current`, with one pass in place of several for the steps that all enter before the neurons may fire.
 
-    Neurons that wait are charged with the sum of these steps, and that is so many times the current of their mean. The
+    Neurons that wait are charged with the sum of these steps: their number times the current of their mean. The
     mean is exact where it is of 2, 4, 8, … steps; of others it would round spikes at a tie another way.
     """
     early = min(steps, memory.wait + 1 - memory.arrived)
