@@ -1,7 +1,9 @@
 """Loops over torch tensors, for neurons, stored spikes and histograms: run `machine_code` on all threads."""
 
 import os
-from threading import Lock
+from collections.abc import Callable
+from threading import Event, Lock
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,9 +37,8 @@ def fire(
     if bias is not None and not _plain(bias):
         return False
     image, last = v.shape[1:], _channels_last(v)
-    bytes_ = None if levels is None else levels.view(torch.uint8)
     flat = [_NOTHING[v.dtype] if t is None else _flat(t, last) for t in (v, current, passed, total)]
-    flat.append(_NOTHING[torch.uint8] if bytes_ is None else _flat(bytes_, last))
+    flat.append(_NOTHING[torch.uint8] if levels is None else _flat(levels.view(torch.uint8), last))
     if any(t is None for t in flat):
         return False
     period = max(_period(theta, image, last), 1 if bias is None else _period(bias, image, last))
@@ -45,11 +46,7 @@ def fire(
     own = _NOTHING[v.dtype] if bias is None else _row(bias, image, last, period, kernels.BLOCK)
     arguments = [*flat[:2], v.numel() if len(current) > 1 else 0, heights, own, steps, *flat[2:]]
     rows = -(-v.numel() // heights.size)
-    if (shares := _shares(rows, v.numel() * steps)) == 1:
-        kernels.integrate_and_fire(*arguments, 0, rows)
-    else:
-        with _one_at_a_time:
-            kernels.integrate_and_fire_shared(*arguments, rows, shares)
+    _run(kernels.integrate_and_fire, kernels.integrate_and_fire_shared, arguments, rows, v.numel() * steps)
     return True
 
 
@@ -64,11 +61,7 @@ def unpack(bits: Tensor, skip: int, height: Tensor, shape: tuple[int, ...]) -> T
     row = _row(height, image, last, _period(height, image, last), kernels.BLOCK)
     rows = -(-values.numel() // row.size)
     arguments = [bits.numpy(), skip, row, values.view(-1).numpy()]
-    if (shares := _shares(rows, values.numel())) == 1:
-        kernels.unpack(*arguments, 0, rows)
-    else:
-        with _one_at_a_time:
-            kernels.unpack_shared(*arguments, rows, shares)
+    _run(kernels.unpack, kernels.unpack_shared, arguments, rows, values.numel())
     return values.permute(0, 1, 4, 2, 3) if last else values
 
 
@@ -122,24 +115,24 @@ def _row(parameter: Tensor, image: torch.Size, last: bool, period: int, block: i
     else:
         whole = parameter.reshape(parameter.shape[-len(image) :]).expand(image)
         once = (whole.movedim(0, -1) if last else whole).flatten()
-    return np.broadcast_to(once.numpy(), (max(1, block // period), period)).ravel()
+    return np.broadcast_to(once.numpy(), (max(1, block // period), period)).flatten()
 
 
 # -- threads -----------------------------------------------------------------------------------------------------
 
 _one_at_a_time = Lock()  # without OpenMP, numba's pool takes no second caller
-_alone = False
+_forked = Event()  # numba's threads do not survive a fork
+os.register_at_fork(after_in_child=_forked.set)
 
 
 def _shares(rows: int, values: int) -> int:
     """How many threads share the work."""
-    return 1 if _alone or values < FEW else max(1, min(torch.get_num_threads(), rows))
+    return 1 if _forked.is_set() or values < FEW else max(1, min(torch.get_num_threads(), rows))
 
 
-def _stay_alone() -> None:
-    """Numba's threads do not survive a fork."""
-    global _alone
-    _alone = True
-
-
-os.register_at_fork(after_in_child=_stay_alone)
+def _run(loop: Callable[..., Any], shared: Callable[..., Any], arguments: list[Any], rows: int, values: int) -> None:
+    if (shares := _shares(rows, values)) == 1:
+        loop(*arguments, 0, rows)
+    else:
+        with _one_at_a_time:
+            shared(*arguments, rows, shares)
