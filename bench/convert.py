@@ -336,12 +336,8 @@ def main() -> None:
             )
         else:
             before, found[part] = found.get(part, {}), whole[part]() | here
-            got_worse += [
-                line
-                for name in LEARNING
-                if part == "weights"
-                for line in worse(name, before.get(name, {}), found[part][name])
-            ]
+            for name in LEARNING if part == "weights" else ():
+                got_worse += worse(name, before.get(name, {}), found[part][name])
             print(json.dumps({part: found[part]}, indent=1))
         RESULT.parent.mkdir(exist_ok=True)
         write_whole(RESULT, json.dumps(found, indent=1) + "\n")
