@@ -23,7 +23,7 @@ from spikecal.zoo.models import build_model
 
 RESULT = Path(__file__).parent / "results" / "big.json"
 MOBILE, REGNET = "torchvision:mobilenet_v2", "torchvision:regnet_x_4gf"
-MOBILE_T, MOBILE_IMAGES = 16, 16
+MOBILE_T, MOBILE_IMAGES = 16, 128
 REGNET_T, BUDGET, WANTED = 64, "8G", (32, 1024)
 
 
