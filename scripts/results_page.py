@@ -6,7 +6,7 @@ docs/images/frontier.png from frontier/frontier.json.
 
 In pages, these marks are followed by figures, up to `<!-- end -->`; what is missing is listed as not measured yet.
 
-    <!-- figures GROUP/TABLE … -->      the measured figures; `GROUP/TABLE:energy` for energies, `GROUP/TABLE:` without a link
+    <!-- figures GROUP/TABLE … -->      the measured figures; `GROUP/TABLE:energy` for energies, `GROUP/TABLE:` no link
     <!-- claims GROUP/TABLE … -->       the verdicts on the paper's claims
     <!-- below GROUP/TABLE … -->        points below the ANN, of all networks in one table
     <!-- chosen GROUP/TABLE … -->       the pipelines that AUTO kept, likewise
