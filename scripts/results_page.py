@@ -6,7 +6,7 @@ docs/images/frontier.png from frontier/frontier.json.
 
 In pages, these marks are followed by figures, up to `<!-- end -->`; what is missing is listed as not measured yet.
 
-    <!-- figures GROUP/TABLE … -->      the measured figures; `GROUP/TABLE:energy` for energies
+    <!-- figures GROUP/TABLE … -->      the measured figures; `GROUP/TABLE:energy` for energies, `GROUP/TABLE:` no link
     <!-- claims GROUP/TABLE … -->       the verdicts on the paper's claims
     <!-- below GROUP/TABLE … -->        points below the ANN, of all networks in one table
     <!-- chosen GROUP/TABLE … -->       the pipelines that AUTO kept, likewise
@@ -70,8 +70,8 @@ def _load(path: Path) -> dict[str, Any] | None:
 
 def _figures(name: str, summary: dict[str, Any]) -> str:
     """The tables of all networks, and a link to the whole page; for further figures, only the tables."""
-    name, _, of = name.partition(":")
-    if of:
+    name, alone, of = name.partition(":")
+    if alone:
         return "\n".join(f"{grid(*measured(summary, network, of))}\n" for network in summary["networks"])
     tables = [f"**{heading(network)}**\n\n{grid(*measured(summary, network))}\n" for network in summary["networks"]]
     return "\n".join([*tables, f"[{summary['title']}: the whole page](results/{name}.md), by `{summary['command']}`\n"])
