@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
-PLOTS = ("bn", "calibration", "clip", "demo", "parts", "rate", "results", "threshold", "waiting")
+PLOTS = ("bn", "calibration", "clip", "demo", "frontier", "parts", "rate", "results", "threshold", "waiting")
 PAPER = np.array([0x1E, 0x21, 0x29]) / 255  # the colour of dark pages, instead of white
 TURN = 2 / 3  # takes every colour to the opposite hue, at the same distance from grey
 
