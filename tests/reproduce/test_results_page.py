@@ -24,7 +24,12 @@ def script() -> ModuleType:
 
 
 @pytest.mark.parametrize(
-    "name", ["results", *(f"explanation/{name}" for name in ("energy", "method", "waiting", "joints", "rivals"))]
+    "name",
+    [
+        "results",
+        "results-details",
+        *(f"explanation/{name}" for name in ("energy", "method", "waiting", "joints", "rivals")),
+    ],
 )
 def test_the_page_has_the_committed_figures(script: ModuleType, name: str) -> None:
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
@@ -100,7 +105,7 @@ def test_figures_and_claims_are_put_between_the_marks(script: ModuleType, tmp_pa
         assert f"| Baseline + LCP beats Baseline | {where}" in text
         assert "| net | Baseline + LCP | 50.0 |  |" in text and "| other | Baseline |  | 40.0 |" in text
         assert "| other | Baseline + LCP | light |" in text and "| other | Baseline | |" not in text
-        assert text.count("*mine/none: not measured yet.*") == 1
+        assert text.count("*Not measured yet: mine/none.*") == 1
     after = json.loads((results / "cifar.json").read_text())
     assert {**after, "claims": before["claims"]} == before  # the claims are of today, all else is as it was
     assert (results / "cifar.md").read_text() == markdown(after)
@@ -108,6 +113,37 @@ def test_figures_and_claims_are_put_between_the_marks(script: ModuleType, tmp_pa
     assert script.panels(tmp_path / "results") == {"net": (points, 90.0)}
     for name in ("results.png", "frontier.png"):
         assert (pictures / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_verdicts_are_merged_and_counted(script: ModuleType) -> None:
+    def judged(claim: str, verdict: str, size: float, **more: Any) -> dict[str, Any]:
+        common = {"model": "net", "T": 8, "unit": "points", "ours": False, "paper": []}
+        return {"claim": claim, "verdict": verdict, "size": size, **common, **more}
+
+    found = {
+        "large/cifar": {
+            "title": "Some",
+            "claims": [judged("A beats B", "seen", 3.0), judged("A beats B", "level", 0.5, T=16)],
+        },
+        "small/cifar": {
+            "title": "Some",
+            "claims": [
+                judged("A beats B", "not seen", -9.0),  # the same network and T: the first table counts
+                judged("A beats B", "not seen", -1.0, model="other"),
+                judged("B beats C", "seen", 2.0, ours=True),
+            ],
+        },
+    }
+    assert script._verdicts(found).splitlines()[2:] == [
+        "| A beats B | 1 | 1 | 1 | -1.0 to +3.0 |",
+        "| B beats C | 1 | 0 | 0 | +2.0 |",
+    ]
+    assert script._counts(found).splitlines()[2:] == ["| Some | 1 | 1 | 1 |"]
+    large, small = (f"[{name}](results/{name}.md)" for name in found)
+    assert script._claims(found).splitlines()[2:4] == [
+        f"| A beats B | net | {large} | T=8 seen (+3.0), T=16 level (+0.5) |  |",
+        f"|  | other | {small} | T=8 **not seen** (-1.0) |  |",
+    ]
 
 
 def test_nothing_is_drawn_of_nothing(script: ModuleType, tmp_path: Path) -> None:
