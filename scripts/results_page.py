@@ -146,7 +146,7 @@ def _judged(found: list[tuple[str, dict[str, Any]]], ours: bool) -> str:
     for name, judged in (one for one in found if one[1]["ours"] == ours):
         here = f"T={judged['T']} {MARKS[judged['verdict']]} ({size(judged, 1)})"
         T, theirs = papers_T(judged), papers_size(judged, 1)
-        facts = f"[{name}](results/{name}.md)", here, theirs if T is None else f"T={T} {theirs}"
+        facts = f"[{name}](results/{name}.md)", *map(unbroken, (here, theirs if T is None else f"T={T} {theirs}"))
         rows.setdefault(judged["claim"], {}).setdefault(judged["model"], []).append(facts)
     lines = []
     for claim, networks in rows.items():
@@ -154,6 +154,11 @@ def _judged(found: list[tuple[str, dict[str, Any]]], ours: bool) -> str:
             cells = [", ".join(dict.fromkeys(filter(None, part))) for part in zip(*said, strict=True)]
             lines.append(["" if i else claim, network, *cells])
     return grid(["claim", "network", "table", "here", "in the paper"], lines) + "\n" if lines else ""
+
+
+def unbroken(text: str) -> str:
+    """The same on one line, also in a narrow column."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _verdicts(found: dict[str, dict[str, Any]]) -> str:
