@@ -261,6 +261,14 @@ def _trained(of: dict[str, Any]) -> str:
 
 TRAINED_AT = 4, 8, 16, 32
 PAPERS_ENERGY = ["the paper's VGG-16, ImageNet", "64", "68.60", "75.36", "69.36", "", "", "", "0.025 to 0.08"]
+def _multiples(rows: dict[str, dict[str, float]]) -> str:
+    """The cost of AUTO's efforts at each T, in conversions by LCP."""
+    first, *ways = dict.fromkeys(way for seconds in rows.values() for way in seconds)
+    lines = [[f"{first}, seconds", *(f"{seconds[first]:.1f}" for seconds in rows.values())]]
+    lines += [[way, *(f"{found[way] / found[first]:.0f} ×" for found in rows.values())] for way in ways]
+    return grid(["effort", *(f"T={T}" for T in rows)], lines)
+
+
 BENCHES: dict[str, tuple[str, Parts]] = {
     "why": ("claims.json", {"thresholds": _ways, "bias": _samples, "weights": _learned}),
     "energy": (
@@ -270,6 +278,7 @@ BENCHES: dict[str, tuple[str, Parts]] = {
     "waits": ("waits.json", {"rows": _waits, "delayed": _delayed}),
     "placing": ("placing.json", {"rows": _placed, "falls": _falls}),
     "joints": ("joints.json", {"rows": _joints, "reaches": _reaches}),
+    "effort": ("effort.json", {"seconds": _multiples}),
     "past": ("past_the_paper.json", {"rows": _by_steps}),
     "finetune": ("finetune.json", {"quantised": _tuned, "rows": _tuned}),
     "rivals": ("rivals.json", {"resets": _resets, "training": _trained}),
