@@ -306,7 +306,9 @@ class Gain(spikecal.Calibrator):
 
 
 def test_settings_that_are_no_fields_are_refused_before_the_work() -> None:
-    with pytest.raises(ConfigError, match=r"Gain cannot be stored: gain is not a field of it: make Gain a dataclass"):
+    with pytest.raises(
+        ConfigError, match=r"Gain cannot be stored: gain is not one of its fields: make Gain a dataclass"
+    ):
         spikecal.convert(residual(), images(8), T=4, pipeline=Pipeline(sweeps=((Gain(2.0),),)))
 
 

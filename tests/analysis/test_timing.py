@@ -45,7 +45,7 @@ def test_a_verdict_says_why_a_placement_is_not_the_one(other: Trial, verdict: st
         ),
         ([trial(T=2, gain=2.0, error=0.1, divergence=1.5)], 0, 16, "no layer waits: T = 4 without waits"),
         ([], 0, 16, "T leaves no room for it within the latency"),
-        ([], 0, 1, "waiting was not tried: to see whether it helps takes at least 8 calibration images"),
+        ([], 0, 1, "waiting was not tried: that takes at least 8 calibration images"),
     ],
 )
 def test_decisions_are_reported(tried: list[Trial], kept: int, images: int, why: str) -> None:
