@@ -223,7 +223,7 @@ def divided(view: StageView) -> Update:
         (lambda view: Update(step_bias=torch.zeros(8, 4)), r"step_bias of shape \[8, 4\], not \[4, 8\]"),
         (lambda view: Update(scale=-torch.ones(1)), "by factors that are not positive"),
         (lambda view: Update(weights={"nope": torch.zeros(1)}), "weights to 'nope', which is no .* it has"),
-        (lambda view: Update(weights={"body": view.stage.weighted()[0].op.weight}), "must say `learns = True`"),
+        (lambda view: Update(weights={"body": view.stage.weighted()[0].op.weight}), "must set `learns = True`"),
         (lambda view: None, "returned None, not an Update"),
         (divided, "raised ZeroDivisionError: by nothing"),
     ],
