@@ -59,7 +59,7 @@ def test_the_kept_placement_is_known_by_its_waits() -> None:
     assert search_of(stored, 4, {"a": 1}).kept == fewer
     assert search_of(stored, 4, {}).kept == NONE
     assert search_of(stored, 8, {"a": 1}).kept is None
-    assert "none of those" in search_of(stored, 8, {"a": 1}).why()
+    assert "not among those" in search_of(stored, 8, {"a": 1}).why()
 
 
 def test_what_was_not_measured_is_null() -> None:
