@@ -1,4 +1,4 @@
-"""Calibrators, thresholds and neurons of one's own: docs/how-to/extending.md as it is, and what goes wrong."""
+"""Custom calibrators, thresholds and neurons: the code of docs/how-to/extending.md, and its errors."""
 
 import re
 import subprocess
@@ -299,7 +299,7 @@ def test_missing_names_are_reported(mine: Path) -> None:
 
 
 class Gain(spikecal.Calibrator):
-    """No dataclass: what it was made with would be in no file, and in no fingerprint of a working directory."""
+    """Not a dataclass: its settings would be missing from files and from fingerprints of working directories."""
 
     def __init__(self, gain: float) -> None:
         object.__setattr__(self, "gain", gain)
@@ -313,7 +313,7 @@ def test_settings_that_are_no_fields_are_refused_before_the_work() -> None:
 
 
 class Plain(spikecal.Neuron):
-    """Fires, and knows no closed form."""
+    """A neuron without a closed form."""
 
     def advance(self, current: Tensor, state: Any, cells: spikecal.Cells, steps: int) -> Any:
         for t in range(steps):

@@ -1,4 +1,4 @@
-"""What the command line can, Python can: check, load_model, reports, summaries, progress, and public names."""
+"""Python can do what the command line can: check, load_model, reports, summaries, progress, public names."""
 
 import inspect as inspection
 import io

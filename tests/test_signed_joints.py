@@ -310,7 +310,7 @@ def test_files_have_a_format_of_their_own(results: dict[str, spikecal.Result], t
 
 
 def test_files_without_a_reach_fire_at_half_a_threshold(tmp_path: Path) -> None:
-    """As all files did that were written before there was one."""
+    """As in all files written before there was one."""
     x = dyadic_images(4)
     before = exact(True)
     (name,) = signed_stages(before)

@@ -1,4 +1,4 @@
-"""What is said of waits: why placements were kept or dropped, and that it is JSON."""
+"""Reports about waits: why placements were kept or dropped, also as JSON."""
 
 import json
 import math

@@ -84,7 +84,7 @@ def test_waits_are_spread_in_proportion(weights: list[float], count: int, expect
     [
         (3, [1, 1, 1], 3, [1, 1, 1]),
         (1, [9, 1, 1], 2, [1, 1, 0]),  # what the first cannot take goes to the others
-        (2, [0, 1], 3, [1, 2]),  # to those without a share, if there is no other place
+        (2, [0, 1], 3, [1, 2]),  # to those without a share, if no other place is left
         (1, [1, 1], 7, [1, 1]),
         (0, [1, 1], 4, [0, 0]),
     ],

@@ -129,7 +129,7 @@ def test_errors_of_the_source_leave_no_empty_files(site: Site, target: Path, mon
     with pytest.raises(SourceError, match="HTTP 404"):
         download(site.url + "other.bin", target, CHECKSUM)
     with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # bound and not listening: refused
+        closed.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         with pytest.raises(SourceError, match="refused"):
             download(f"http://127.0.0.1:{closed.getsockname()[1]}/x", target, CHECKSUM)
     monkeypatch.setattr(module, "TIMEOUT", 0.2)

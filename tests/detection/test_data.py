@@ -1,4 +1,4 @@
-"""Sets with boxes: both formats, every layout, and files that are not what they should be."""
+"""Datasets with boxes: both formats, every layout, and damaged files."""
 
 import json
 import logging
@@ -320,7 +320,7 @@ def test_a_single_fault_is_in_the_singular() -> None:
 
 
 def test_faults_are_not_logged_as_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The command line prints them, and would say everything twice."""
+    """The command line prints warnings itself; logging them would repeat everything."""
     voc(tmp_path, train=1, test=1)
     voc_xml(tmp_path / "Annotations" / "scene0.xml", [])
     with caplog.at_level(logging.INFO):

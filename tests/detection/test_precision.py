@@ -93,7 +93,7 @@ def test_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_redrawn_images_are_measured_as_a_set_of_their_own() -> None:
-    """Against mAP of the very images, each taken as often as it was drawn."""
+    """Against the mAP of the same images, each counted as often as it was drawn."""
     generator = torch.Generator().manual_seed(3)
     images = []
     for i in range(6):

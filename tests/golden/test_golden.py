@@ -1,4 +1,4 @@
-"""No figure changes unless it is meant to: every preset on every kind of network gives the recorded result."""
+"""No figure changes unintentionally: every preset on every kind of network gives the recorded result."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Each pass leaves the outputs as they are, and does what it is for."""
+"""Each pass preserves the outputs and does its job."""
 
 import copy
 

@@ -45,7 +45,7 @@ def content(conversion: Conversion) -> dict[str, Any]:
 
 
 class Said(Origin):
-    """Whatever somebody may have written into a file."""
+    """Arbitrary content of a file."""
 
     def __init__(self, info: dict[str, Any]) -> None:
         object.__setattr__(self, "info", info)

@@ -97,11 +97,11 @@ def test_a_row_against_another_at_twice_the_steps() -> None:
 def test_shares_of_the_ann() -> None:
     one = network("x", ann=80, a=[40, 79], b=[60, 79.5])
     assert values(Kept(text="", row="a"), one) == {4: 50, 8: 98.75}
-    # half of the forty points are closed; of one point that 1,000 images cannot tell from none nothing is said
+    # half of the forty points are closed; a gap of one point, within noise for 1,000 images, is not judged
     assert values(Closed(text="", row="b", over="a"), one) == {4: 50}
     fails = Kept(text="", row="a", most=50)
     assert verdicts(fails, network("x", ann=80, a=8), network("y", ann=80, a=60)) == {"x": "seen", "y": "not seen"}
-    assert verdicts(fails, network("x", ann=80, a=0.1)) == {"x": "seen"}  # next to nothing is below half, too
+    assert verdicts(fails, network("x", ann=80, a=0.1)) == {"x": "seen"}  # almost nothing is also below half
 
 
 def test_deviations_are_compared_over_five_seeds() -> None:

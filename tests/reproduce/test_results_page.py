@@ -106,7 +106,7 @@ def test_figures_and_claims_are_put_between_the_marks(script: ModuleType, tmp_pa
         assert "| other | Baseline + LCP | light |" in text and "| other | Baseline | |" not in text
         assert text.count("*Not measured yet: mine/none.*") == 1
     after = json.loads((results / "cifar.json").read_text())
-    assert {**after, "claims": before["claims"]} == before  # the claims are of today, all else is as it was
+    assert {**after, "claims": before["claims"]} == before  # claims are current, and everything else is unchanged
     assert (results / "cifar.md").read_text() == markdown(after)
     points = {"Baseline": {4: (50.0, 1.25)}, "Baseline + LCP": {4: (40.0, 1.25)}}
     assert script.panels(tmp_path / "results") == {"net": (points, 90.0)}

@@ -78,7 +78,7 @@ def test_any_current_bias_potential_and_reach_is_the_loop_by_hand(
 
 
 def test_a_neuron_at_a_tie_falls_silent() -> None:
-    """Were -theta/2 to fire as well, it would answer its own spike for ever."""
+    """If -theta/2 fired as well, the neuron would alternate forever."""
     assert by_hand([0.5, 0.0, 0.0, 0.0], 1.0)[0] == [1, 0, 0, 0]
     assert fired(double(0.5, 0, 0, 0)[:, None], Cells(double(1.0)), double(0.0), 4)[:, 0].tolist() == [1, 0, 0, 0]
 

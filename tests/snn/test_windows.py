@@ -1,4 +1,4 @@
-"""Stages that wait: what they emit, when, and that it does not matter how the steps are cut up."""
+"""Stages that wait: what they emit and when, for any division of the steps."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
