@@ -305,7 +305,7 @@ class Gain(spikecal.Calibrator):
         object.__setattr__(self, "gain", gain)
 
 
-def test_settings_that_are_no_fields_are_refused_before_the_work() -> None:
+def test_settings_that_are_not_fields_are_refused_before_the_work() -> None:
     with pytest.raises(
         ConfigError, match=r"Gain cannot be stored: gain is not one of its fields: make Gain a dataclass"
     ):

@@ -190,7 +190,7 @@ def same(one: SpikingNetwork, two: SpikingNetwork, name: str) -> bool:
     )
 
 
-def test_closed_form_weights_aim_at_both_signs() -> None:
+def test_closed_form_weights_fit_both_signs() -> None:
     """A linear stage whose neurons clip nothing: the fit is plain ridge regression, negative values included."""
     model, x = mobile(), images(64)
     made = {}

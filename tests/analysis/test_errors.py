@@ -123,7 +123,7 @@ def test_against_torch_alone() -> None:
     assert found.objective == pytest.approx(8 * squares[0] + 4 * squares[1] + 2 * squares[2])
 
 
-def test_a_longer_run_leaves_less_of_it() -> None:
+def test_a_longer_run_reduces_it() -> None:
     result = spikecal.convert(residual(), images(32), T=[4, 64], pipeline="baseline")
     short, long = (measure_errors(residual(), result.at(T), images(32)) for T in (4, 64))
     assert long.objective < short.objective / 4

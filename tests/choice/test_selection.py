@@ -29,7 +29,7 @@ def converted(**settings: Any) -> spikecal.Result:
     return spikecal.convert(**{"model": residual(), "images": images(48), "T": 4, "pipeline": FEW, **settings})
 
 
-def test_it_is_the_default_and_chooses_for_each_T() -> None:
+def test_it_is_the_default_and_chooses_per_T() -> None:
     result = spikecal.convert(residual(), images(48), T=[2, 4])
     assert set(result.origin.choices) == {2, 4} == set(result.pipelines)
     for T, found in result.origin.choices.items():

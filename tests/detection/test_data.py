@@ -352,7 +352,7 @@ def test_a_strict_table_refuses_images_that_turn_out_unreadable(tmp_path: Path, 
         subject.measure(Cell(kind="detection", model="tiny", pipeline=pipeline, T=2, images=2))
 
 
-def test_a_pixel_outside_is_cut_without_a_word() -> None:
+def test_a_pixel_outside_is_clipped_silently() -> None:
     assert clip([[-1.0, 0.0, 10.0, 48.5]], (48, 64)) == ([[0.0, 0.0, 10.0, 48.0]], [0], 0)
 
 

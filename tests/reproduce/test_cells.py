@@ -56,7 +56,7 @@ def cell_of(pipeline: Pipeline, seed: int) -> Cell:
     return Cell(kind="accuracy", model="nets.py:make", row="r", pipeline=pipeline, T=T, seed=seed, images=30)
 
 
-def test_a_cell_is_of_its_seed_its_pipeline_and_training_images(subject: Classifier) -> None:
+def test_a_cell_depends_on_its_seed_pipeline_and_training_images(subject: Classifier) -> None:
     """By the firing rate, which tells apart what the accuracy of an untrained network does not."""
 
     def rate(data: Data | None, pipeline: Pipeline, seed: int) -> float:

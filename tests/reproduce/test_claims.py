@@ -75,7 +75,7 @@ def test_differences_within_half_a_point_of_the_ann_are_level() -> None:
     assert verdicts(replace(BY, par=0.5), near, far) == {"near": "level", "far": "seen"}
 
 
-def test_how_much_it_is_counts() -> None:
+def test_the_size_counts() -> None:
     nets = network("much", a=50, b=70), network("little", a=50, b=55)
     assert verdicts(Gain(text="", row="b", over="a", least=10), *nets) == {"much": "seen", "little": "not seen"}
     assert verdicts(Gain(text="", row="b", over="a", most=10), *nets) == {"much": "not seen", "little": "seen"}

@@ -43,7 +43,7 @@ def test_a_committed_page_is_that_of_its_figures(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", COMMITTED, ids=NAMES)
-def test_committed_claims_are_those_of_today(path: Path) -> None:
+def test_committed_claims_are_current(path: Path) -> None:
     summary = json.loads(path.read_text(encoding="utf-8"))
     assert summary["claims"] == judge(find(summary["table"]), summary)
 

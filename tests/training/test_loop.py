@@ -198,7 +198,7 @@ def test_label_smoothing_and_clipping_take_part(tmp_path: Path) -> None:
     assert sizes[:7] == pytest.approx([1e-3 * recipe.learning_rate(step, 8) for step in range(7)], rel=0.02)
 
 
-def test_bfloat16_is_the_networks_alone(tmp_path: Path) -> None:
+def test_bfloat16_is_used_only_by_the_network(tmp_path: Path) -> None:
     """Weights and loss stay float32. Checkpoints from before there was a choice resume."""
     seen: list[torch.dtype] = []
 
