@@ -84,7 +84,6 @@ def _rates(rows: dict[str, dict[str, float]]) -> str:
     return grid(["network", "T", "values above 0, %", *kinds], lines)
 
 
-# VGG-16 on ImageNet with LCP: accuracies of the paper's ImageNet table, the rest of its text.
 def _by_steps(rows: dict[str, dict[str, float]]) -> str:
     """Each pipeline by T: divergence and agreement on held-out images, and correct answers on test images."""
     found: dict[str, dict[str, str]] = {}
@@ -260,6 +259,7 @@ def _trained(of: dict[str, Any]) -> str:
 
 
 TRAINED_AT = 4, 8, 16, 32
+# VGG-16 on ImageNet with LCP: accuracies from the paper's ImageNet table, the rest from its text
 PAPERS_ENERGY = ["the paper's VGG-16, ImageNet", "64", "68.60", "75.36", "69.36", "", "", "", "0.025 to 0.08"]
 def _multiples(rows: dict[str, dict[str, float]]) -> str:
     """The cost of AUTO's efforts at each T, in conversions by LCP."""

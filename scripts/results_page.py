@@ -146,7 +146,8 @@ def _judged(found: list[tuple[str, dict[str, Any]]], ours: bool) -> str:
     for name, judged in (one for one in found if one[1]["ours"] == ours):
         here = f"T={judged['T']} {MARKS[judged['verdict']]} ({size(judged, 1)})"
         T, theirs = papers_T(judged), papers_size(judged, 1)
-        facts = f"[{name}](results/{name}.md)", *map(unbroken, (here, theirs if T is None else f"T={T} {theirs}"))
+        there = theirs if T is None else f"T={T} {theirs}"
+        facts = f"[{name}](results/{name}.md)", unbroken(here), unbroken(there)
         rows.setdefault(judged["claim"], {}).setdefault(judged["model"], []).append(facts)
     lines = []
     for claim, networks in rows.items():

@@ -49,7 +49,9 @@ def missed(found: dict[str, Any]) -> list[str]:
     for network, of in found["networks"].items():
         for name, run in of["runs"]["rows"].items():
             slow = {kind: ratio for kind, ratio in too_fast(name, run).items() if ratio is not None}
-            said += [f"{network}, {name}, {kind}: {ratio:.2f} times as long as spikecal" for kind, ratio in slow.items()]
+            said += [
+                f"{network}, {name}, {kind}: {ratio:.2f} times as long as spikecal" for kind, ratio in slow.items()
+            ]
             said += [f"{network}, {name}, T = {T}: {by:.1f} points more accurate" for T, by in ahead(of, name).items()]
     return said
 

@@ -43,7 +43,7 @@ def test_a_committed_page_is_that_of_its_figures(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", COMMITTED, ids=NAMES)
-def test_committed_claims_are_those_of_today(path: Path) -> None:
+def test_committed_claims_are_current(path: Path) -> None:
     summary = json.loads(path.read_text(encoding="utf-8"))
     assert summary["claims"] == judge(find(summary["table"]), summary)
 
@@ -106,7 +106,7 @@ def test_figures_and_claims_are_put_between_the_marks(script: ModuleType, tmp_pa
         assert "| other | Baseline + LCP | light |" in text and "| other | Baseline | |" not in text
         assert text.count("*Not measured yet: mine/none.*") == 1
     after = json.loads((results / "cifar.json").read_text())
-    assert {**after, "claims": before["claims"]} == before  # the claims are of today, all else is as it was
+    assert {**after, "claims": before["claims"]} == before  # claims are current, and everything else is unchanged
     assert (results / "cifar.md").read_text() == markdown(after)
     points = {"Baseline": {4: (50.0, 1.25)}, "Baseline + LCP": {4: (40.0, 1.25)}}
     assert script.panels(tmp_path / "results") == {"net": (points, 90.0)}

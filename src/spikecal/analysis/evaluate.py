@@ -455,7 +455,7 @@ def _pair(data: Any) -> tuple[Tensor, Tensor] | None:
         return None
     images, labels = as_tensor(data[0]), as_labels(data[1])
     if isinstance(images, Tensor) and images.ndim > 1 and isinstance(labels, list | tuple):
-        raise DataError(f"labels are whole numbers, one for each image, and one of them is {labels[0]!r:.40}" if labels
+        raise DataError(f"labels must be whole numbers, one per image, not {labels[0]!r:.40}" if labels
                         else "there are no labels")  # fmt: skip
     tensors = isinstance(images, Tensor) and isinstance(labels, Tensor)
     return (images, labels) if tensors and images.ndim != labels.ndim else None

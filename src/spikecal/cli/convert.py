@@ -49,7 +49,7 @@ def convert(
     joints: Annotated[
         options.Joints | None,
         typer.Option(
-            help="How to pass on linear values that weighted layers read: as signed spikes, as currents, or merged "
+            help="How to pass on linear values that weighted layers read: as currents, as signed spikes, or merged "
             "where one linear map is cheaper than two. (default signed)"
         ),
     ] = None,
@@ -77,7 +77,10 @@ def convert(
     kappa: Annotated[
         float | None,
         typer.Option(
-            min=0, max=1, help="With --rounding split: the share in the potential, the rest being bias. (default 0.5)"
+            min=0,
+            max=1,
+            metavar="X",
+            help="With --rounding split: the share in the potential, the rest being bias. (default 0.5)",
         ),
     ] = None,
     threshold: Annotated[
