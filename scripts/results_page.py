@@ -34,7 +34,11 @@ DOCS = Path(__file__).parent.parent / "docs"
 BENCH = DOCS.parent / "bench" / "results"
 KINDS = ("figures", "claims", "below", "chosen", *BENCHES)
 BLOCK = re.compile(rf"<!-- ({'|'.join(KINDS)}) ([^>]+?) -->\n.*?<!-- end -->\n", re.DOTALL)
-PAGES = ("results.md", *(f"explanation/{name}.md" for name in ("energy", "method", "waiting", "joints", "rivals")))
+PAGES = (
+    "results.md",
+    "how-to/exit.md",
+    *(f"explanation/{name}.md" for name in ("energy", "method", "waiting", "joints", "rivals")),
+)
 DRAWN = ("resnet20", "vgg16-half")  # that are drawn
 MARKS = {"seen": "seen", "level": "level", "not seen": "**not seen**"}
 

@@ -137,6 +137,11 @@ class Pipeline:
         """Everything chosen: threshold, neuron and parts."""
         return [self.threshold, self.neuron, *self.parts]
 
+    def phases(self, records: bool) -> tuple[Phase, ...]:
+        """Its phases in order; if none of them simulates stages but records are wanted, one that only measures."""
+        measures = any(isinstance(phase, tuple) for phase in self.sweeps)
+        return self.sweeps if measures or not records else (*self.sweeps, ())
+
     def check_usable(self) -> None:
         """Raise if a part is absent, or could not be stored after hours of work."""
         missing = absent(self.everything)

@@ -24,7 +24,12 @@ def script() -> ModuleType:
 
 
 @pytest.mark.parametrize(
-    "name", ["results", *(f"explanation/{name}" for name in ("energy", "method", "waiting", "joints", "rivals"))]
+    "name",
+    [
+        "results",
+        "how-to/exit",
+        *(f"explanation/{name}" for name in ("energy", "method", "waiting", "joints", "rivals")),
+    ],
 )
 def test_the_page_has_the_committed_figures(script: ModuleType, name: str) -> None:
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")

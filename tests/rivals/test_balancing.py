@@ -134,6 +134,7 @@ def test_each_is_a_pipeline_like_ours(name: str, tmp_path: Path) -> None:
     pipeline = RIVALS[name].changed(FineTune, iterations=2)
     result = spikecal.convert(model, (x, torch.arange(24) % 5), T=T, pipeline=pipeline)
     assert title_of(RIVALS[name]) == name.upper()
+    assert [record.stage for record in result.records] == [stage.name for stage in result.snn.stages]
     assert all(math.isfinite(error) for record in result.records for _, error in record.errors)
     result.save(tmp_path / "net.snn")
     loaded = spikecal.load(tmp_path / "net.snn")

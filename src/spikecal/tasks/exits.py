@@ -41,7 +41,8 @@ def exit_rules(
     """The rule of each network by T, set on images of `data`; and why other networks have none."""
     if ann is None:
         raise ConfigError(
-            "--exit promises agreement with the ANN, which weights calibration changed: give the model with --model"
+            "--exit promises agreement with the ANN, which a file with learned weights does not hold: "
+            "give the model with --model"
         )
     images = Images(subset(data, min(len(data), count or IMAGES), seed), card)
     rules, without = dict[int, ExitRule](), list[str]()
