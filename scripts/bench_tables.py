@@ -252,16 +252,6 @@ def _resets(rows: dict[str, dict[str, Any]]) -> str:
     return grid(["answers as the ANN's, %", *columns, *marks], lines)
 
 
-def _trained(rows: dict[str, dict[str, Any]]) -> str:
-    """Accuracy at some steps, by iterations."""
-    lines = []
-    for row, of in rows.items():
-        accuracy = of["accuracy"]
-        marks = [f"{100 * accuracy[T - 1]:.0f}" if T <= len(accuracy) else "" for T in TRAINED_AT]
-        lines.append([*row.split(", "), *marks])
-    return grid(["accuracy %", "iterations", *(f"T={T}" for T in TRAINED_AT)], lines)
-
-
 def _exits(rows: dict[str, dict[str, Any]]) -> str:
     """Early exit by each rule, below the network without."""
     whole = next(iter(rows.values()))["without"]
@@ -276,7 +266,6 @@ def _answered(of: dict[str, Any]) -> list[str]:
     return [f"{100 * of['agreement']:.2f}", f"{100 * of['accuracy']:.2f}", f"{energy:.2f}"]
 
 
-TRAINED_AT = 4, 8, 16, 32
 PAPERS_ENERGY = ["the paper's VGG-16, ImageNet", "64", "68.60", "75.36", "69.36", "", "", "", "0.025 to 0.08"]
 BENCHES: dict[str, tuple[str, Parts]] = {
     "why": ("claims.json", {"thresholds": _ways, "bias": _samples, "weights": _learned}),
@@ -289,7 +278,7 @@ BENCHES: dict[str, tuple[str, Parts]] = {
     "joints": ("joints.json", {"rows": _joints, "reaches": _reaches}),
     "past": ("past_the_paper.json", {"rows": _by_steps}),
     "finetune": ("finetune.json", {"quantised": _tuned, "rows": _tuned}),
-    "rivals": ("rivals.json", {"resets": _resets, "training": _trained}),
+    "rivals": ("rivals.json", {"resets": _resets}),
     "exits": ("exits.json", {"rules": _exits}),
     "weights": ("weights.json", {"tried": _by_rate, "confirmed": _confirmed}),
 }

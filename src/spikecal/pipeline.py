@@ -337,7 +337,9 @@ AUTO = Auto()
 
 # Methods of others, each as in its own paper (docs/explanation/rivals.md).
 ROBUST_NORM = Pipeline(threshold=Percentile(percent=99.9), rounding="floor")
-SPIKE_NORM = Pipeline(threshold=MaxAct(), rounding="floor", sweeps=((SpikeNorm(),),), neuron=ResetToZero())
+SPIKE_NORM = Pipeline(
+    threshold=MaxAct(), rounding="floor", sweeps=((SpikeNorm(residual="height"),),), neuron=ResetToZero()
+)
 RMP = Pipeline(threshold=MaxAct(), rounding="floor", sweeps=((ResidualThreshold(),),))
 TSC = dataclasses.replace(RMP, neuron=TemporalSwitch())
 LOCAL_BALANCING = Pipeline(threshold=LocalBalancing(per="channel"), rounding="potential", sweeps=(ReadOut(),))

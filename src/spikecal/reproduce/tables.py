@@ -341,7 +341,8 @@ OTHERS = (
         label="Spike-Norm",
         pipeline=SPIKE_NORM,
         way=Anytime(),
-        rival=f"maximal inputs and hard resets. {IMAGES}, and its paper takes 2,500 steps.",
+        rival=f"maximal inputs before the first branch, and hard resets. {IMAGES}, and its paper takes 2,500 steps on "
+        "networks without biases.",
     ),
     Row(
         label="RMP",

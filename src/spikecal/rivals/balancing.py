@@ -24,8 +24,8 @@ class SpikeNorm(Calibrator):
     spiking neural networks: VGG and residual architectures, Frontiers in Neuroscience 2019). Their images are Poisson
     spikes, ours currents; their networks have no biases, ours count in what arrives. `factor` scales what is found:
     Hybrid Train starts from 0.7 of it, so that few steps are enough for spikes to get through. After a branch, as in
-    residual blocks, its code leaves thresholds at 1 for spikes of 1: `residual="height"` takes the height of the spikes
-    that arrive.
+    residual blocks, the code of Hybrid Train, by the same group, leaves thresholds at 1 for spikes of 1:
+    `residual="height"` takes the height of the spikes that arrive, as both pipelines do.
     """
 
     factor: float = 1.0
