@@ -12,7 +12,7 @@ from networks import dyadic, dyadic_images, images, residual
 from torch import nn
 
 import spikecal
-from spikecal.analysis.exits import FACTORS, ExitRule, Exits, at_least, at_most, choose_rule, margins
+from spikecal.analysis.exits import FACTORS, ExitRule, Exits, at_least, at_most, choose_rule, distances, margins
 from spikecal.errors import ConfigError, DataError
 
 
@@ -83,6 +83,15 @@ def test_the_promise_holds_on_images_that_did_not_set_the_rule() -> None:
     assert tested.agreement >= 0.9 and tested.verdict == "kept"
     assert tested.steps < 24  # and it is worth something
     assert found.agreed / found.images >= 0.9
+
+
+def test_every_fourth_image_measures_the_scales() -> None:
+    """So that images which come sorted by class choose the factor and the scales alike."""
+    model, x = residual(), images(64, seed=7)
+    snn = spikecal.convert(model, images(16), T=8, pipeline="lcp").snn
+    found = spikecal.exit_rule(snn, x, ann=model, agreement=0.2)
+    expected = distances(snn.run(x[::4]).outputs, model(x[::4])).mean(1).sqrt()
+    assert found.scales == pytest.approx(expected.tolist(), rel=1e-5) and found.images == 48
 
 
 def test_few_rules_break_their_promise() -> None:
