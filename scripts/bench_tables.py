@@ -238,29 +238,37 @@ def _tuned(rows: dict[str, dict[str, Any]]) -> str:
     return grid(["T", "", "not fine-tuned", "fine-tuned"], lines)
 
 
-def _resets(of: dict[str, Any]) -> str:
-    """How much of the activations gets through, in every third layer."""
-    ways = of["ways"]
-    titles = [f"{name}: threshold, gets through, cosine" for name in ways]
-    layers = range(0, len(ways["hard"]["layers"]), 3)
-    found = [[way["layers"][layer] for way in ways.values()] for layer in layers]
-    shown = [[f"{f['theta']:.1f} ×, {100 * f['gain']:.0f} %, {f['cosine']:.2f}" for f in row] for row in found]
-    return grid(["layer", *titles], [[str(layer + 1), *row] for layer, row in zip(layers, shown, strict=True)])
-
-
-def _trained(of: dict[str, Any]) -> str:
-    """Accuracy at some steps, by iterations."""
+def _resets(rows: dict[str, dict[str, Any]]) -> str:
+    """Answers that are the ANN's, with each reset and each choice of balanced layers."""
+    layers = {"balanced": "all", "height": "before the first branch"}
     lines = []
-    for name, method in of["methods"].items():
-        for count, accuracy in method["accuracy"].items():
-            marks = [f"{100 * accuracy[T - 1]:.1f}" if T <= len(accuracy) else "" for T in TRAINED_AT]
-            lines.append([name, count, *marks])
-    return grid(["accuracy %", "iterations", *(f"T={T}" for T in TRAINED_AT)], lines)
+    for row, of in rows.items():
+        biases, which, reset = row.split(", ")
+        shares = [f"{100 * share:.0f}" for share in of["agreement"].values()]
+        lines.append([biases, layers[which], reset, f"{of['grows']:.0f} ×", *shares])
+    marks = [f"T={T}" for T in next(iter(rows.values()))["agreement"]]
+    columns = ["balanced layers", "reset", "last threshold, of the first"]
+    return grid(["answers as the ANN's, %", *columns, *marks], lines)
 
 
-TRAINED_AT = 4, 8, 16, 32
+def _exits(rows: dict[str, dict[str, Any]]) -> str:
+    """Early exit by each rule, below the network without."""
+    whole = next(iter(rows.values()))["without"]
+    T = len(next(iter(rows.values()))["curve"])
+    lines = [["no early exit", str(T), *_answered(whole), ""]]
+    lines += [[row, f"{of['steps']:.2f}", *_answered(of), of["verdict"]] for row, of in rows.items()]
+    return grid(["rule set on", "steps", "as the ANN %", "accuracy %", "energy, times the ANN's", "promise"], lines)
+
+
+def _answered(of: dict[str, Any]) -> list[str]:
+    energy = of["energy"]["ratio"] if isinstance(of["energy"], dict) else of["energy"]
+    return [f"{100 * of['agreement']:.2f}", f"{100 * of['accuracy']:.2f}", f"{energy:.2f}"]
+
+
 # VGG-16 on ImageNet with LCP: accuracies from the paper's ImageNet table, the rest from its text
 PAPERS_ENERGY = ["the paper's VGG-16, ImageNet", "64", "68.60", "75.36", "69.36", "", "", "", "0.025 to 0.08"]
+
+
 def _multiples(rows: dict[str, dict[str, float]]) -> str:
     """The cost of AUTO's efforts at each T, in conversions by LCP."""
     first, *ways = dict.fromkeys(way for seconds in rows.values() for way in seconds)
@@ -281,6 +289,7 @@ BENCHES: dict[str, tuple[str, Parts]] = {
     "effort": ("effort.json", {"seconds": _multiples}),
     "past": ("past_the_paper.json", {"rows": _by_steps}),
     "finetune": ("finetune.json", {"quantised": _tuned, "rows": _tuned}),
-    "rivals": ("rivals.json", {"resets": _resets, "training": _trained}),
+    "rivals": ("rivals.json", {"resets": _resets}),
+    "exits": ("exits.json", {"rules": _exits}),
     "weights": ("weights.json", {"tried": _by_rate, "confirmed": _confirmed}),
 }

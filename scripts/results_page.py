@@ -41,6 +41,7 @@ BLOCK = re.compile(rf"<!-- ({'|'.join(KINDS)}) ([^>]+?) -->\n.*?<!-- end -->\n",
 PAGES = (
     "results.md",
     "results-details.md",
+    "how-to/exit.md",
     *(f"explanation/{name}.md" for name in ("energy", "method", "waiting", "joints", "rivals")),
 )
 DRAWN = ("resnet20", "vgg16-half")  # that are drawn

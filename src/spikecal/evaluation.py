@@ -151,11 +151,14 @@ def exit_rule(
     place, *rest = (ranks.joined(torch.cat(parts)) for parts in zip(*found, strict=True))
     order = place[:, 0].argsort()
     margin, agree, apart = (rows[order].T.contiguous() for rows in rest)
-    scaled = min(SCALED, margin.shape[1] // 4)
+    count = margin.shape[1]
+    scaled = min(SCALED, count // 4)
     if scaled == 0:
-        raise DataError(f"an exit rule needs at least 4 images, not {margin.shape[1]}")
-    scales = apart[:, :scaled].mean(1).sqrt().tolist()
-    return choose_rule(margin[:, scaled:], agree[:, scaled:], scales, agreement, confidence)
+        raise DataError(f"an exit rule needs at least 4 images, not {count}")
+    scaling = torch.zeros(count, dtype=torch.bool)
+    scaling[torch.arange(scaled) * count // scaled] = True  # images may come sorted by class
+    scales = apart[:, scaling].mean(1).sqrt().tolist()
+    return choose_rule(margin[:, ~scaling], agree[:, ~scaling], scales, agreement, confidence)
 
 
 class Seen:

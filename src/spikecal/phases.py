@@ -57,8 +57,8 @@ class Context:
         return self.micro_batch or images_per_call(self.shapes, T)
 
     def phases(self) -> Sequence[Phase]:
-        """The pipeline's own; if it has none but records are wanted, a sweep that only measures."""
-        return self.pipeline.sweeps or ((),) * self.records
+        """The pipeline's own, with one that only measures where records would be missing."""
+        return self.pipeline.phases(self.records)
 
 
 def histograms(context: Context) -> tuple[dict[str, Histogram], float]:

@@ -137,6 +137,11 @@ class Pipeline:
         """Everything chosen: threshold, neuron and parts."""
         return [self.threshold, self.neuron, *self.parts]
 
+    def phases(self, records: bool) -> tuple[Phase, ...]:
+        """Its phases in order; if none of them simulates stages but records are wanted, one that only measures."""
+        measures = any(isinstance(phase, tuple) for phase in self.sweeps)
+        return self.sweeps if measures or not records else (*self.sweeps, ())
+
     def check_usable(self) -> None:
         """Raise if a part is absent, or could not be stored after hours of work."""
         missing = absent(self.everything)
@@ -332,7 +337,9 @@ AUTO = Auto()
 
 # Methods of others, each as in its own paper (docs/explanation/rivals.md).
 ROBUST_NORM = Pipeline(threshold=Percentile(percent=99.9), rounding="floor")
-SPIKE_NORM = Pipeline(threshold=MaxAct(), rounding="floor", sweeps=((SpikeNorm(),),), neuron=ResetToZero())
+SPIKE_NORM = Pipeline(
+    threshold=MaxAct(), rounding="floor", sweeps=((SpikeNorm(residual="height"),),), neuron=ResetToZero()
+)
 RMP = Pipeline(threshold=MaxAct(), rounding="floor", sweeps=((ResidualThreshold(),),))
 TSC = dataclasses.replace(RMP, neuron=TemporalSwitch())
 LOCAL_BALANCING = Pipeline(threshold=LocalBalancing(per="channel"), rounding="potential", sweeps=(ReadOut(),))

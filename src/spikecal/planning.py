@@ -124,8 +124,7 @@ def passes(plan: Plan, T: int) -> float:
     """The work of a conversion in passes of the ANN over one image: thresholds, sweeps, iterations, trials."""
     if isinstance(plan, Auto):
         return plan.times * passes(plan.fixed, T)
-    phases = plan.sweeps or ((),)
-    return plan.threshold.images + sum(image_passes(phase, images_of(phase), T) for phase in phases)
+    return plan.threshold.images + sum(image_passes(phase, images_of(phase), T) for phase in plan.phases(records=True))
 
 
 def show_plan(context: Context, plan: Plan, steps: Sequence[int]) -> None:

@@ -1,6 +1,7 @@
 """Early exit: the rule against brute force and the exact binomial, and its promise on images it has not seen."""
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
@@ -8,9 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import dyadic, dyadic_images, images, residual
+from torch import nn
 
 import spikecal
-from spikecal.analysis.exits import FACTORS, ExitRule, Exits, at_least, at_most, choose_rule, margins
+from spikecal.analysis.exits import FACTORS, ExitRule, Exits, at_least, at_most, choose_rule, distances, margins
 from spikecal.errors import ConfigError, DataError
 
 
@@ -83,6 +85,15 @@ def test_the_promise_holds_on_images_that_did_not_set_the_rule() -> None:
     assert found.agreed / found.images >= 0.9
 
 
+def test_every_fourth_image_measures_the_scales() -> None:
+    """So that images which come sorted by class choose the factor and the scales alike."""
+    model, x = residual(), images(64, seed=7)
+    snn = spikecal.convert(model, images(16), T=8, pipeline="lcp").snn
+    found = spikecal.exit_rule(snn, x, ann=model, agreement=0.2)
+    expected = distances(snn.run(x[::4]).outputs, model(x[::4])).mean(1).sqrt()
+    assert found.scales == pytest.approx(expected.tolist(), rel=1e-5) and found.images == 48
+
+
 def test_few_rules_break_their_promise() -> None:
     """Margins and agreement drawn with known chances: the true share of the rule that is chosen is computed exactly."""
     generator = torch.Generator().manual_seed(0)
@@ -120,6 +131,37 @@ def test_impossible_promises_are_refused() -> None:
         spikecal.evaluate(snn, x, ann=residual(), exit=rule([1.0] * 5))
     with pytest.raises(ConfigError, match="for T=5, but the network has T=2"):
         rule([1.0] * 5).run(snn, x)
+
+
+class Dense(nn.Module):
+    """A class for each pixel."""
+
+    def __init__(self, outputs: int = 4) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.two = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, outputs, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.two(self.one(x).relu())
+
+
+class Number(Dense):
+    """One number for each image."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).mean((2, 3))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"), [(Dense, "one output of classes"), (lambda: Number(1), "at least two classes")]
+)
+def test_only_classifiers_have_answers_to_settle(make: Callable[[], nn.Module], said: str) -> None:
+    model, x = make().eval(), images(16, seed=3)
+    snn = spikecal.convert(model, images(16), T=2, pipeline="maxact").snn
+    with pytest.raises(DataError, match=said):
+        spikecal.exit_rule(snn, x, ann=model)
+    with pytest.raises(DataError, match=said):
+        spikecal.evaluate(snn, x, exit=rule([1.0, 1.0]), ann=model)
 
 
 def test_verdicts() -> None:

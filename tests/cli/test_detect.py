@@ -71,6 +71,8 @@ def test_convert_and_evaluate(folder: Path, weights: Path, tmp_path: Path, capsy
     # its heads are not those of the embedded detector
     assert main(["evaluate", str(out), "--data", f"voc:{folder}"]) == 2
     assert "give --weights" in capsys.readouterr().err
+    assert main(["evaluate", str(out), *data, "--exit", "0.9"]) == 2
+    assert "--exit is for classifiers" in capsys.readouterr().err
 
 
 def test_report(folder: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
+from spikecal.calibration.images import collect
+from spikecal.data.images import drawn_last
 from spikecal.data.sets import cifar10, cifar100
 from spikecal.data.sources import Data, data_root, load_data, subset
 from spikecal.errors import ConfigError, DataError
@@ -279,6 +281,16 @@ def test_data_root_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.delenv("SPIKECAL_DATA")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert data_root() == tmp_path / ".cache" / "spikecal"
+
+
+def test_images_drawn_last_are_not_those_of_a_conversion() -> None:
+    pixels = torch.arange(100).reshape(100, 1, 1, 1).expand(-1, 3, 4, 4).to(torch.uint8)
+    data = Data(name="numbers", images=pixels)
+    converted = {int(image[0, 0, 0, 0]) for (image,) in collect(pixels.float(), 60, 1, seed=3)}
+    last = {int(image[0, 0, 0]) for image in drawn_last(data, 40, 3).images}  # type: ignore[union-attr]
+    assert converted == {int(image[0, 0, 0]) for image in subset(data, 60, 3).images}  # type: ignore[union-attr]
+    assert len(last) == 40 and not last & converted
+    assert drawn_last(data, 200, 3) is data
 
 
 def test_subset_is_seeded_without_repeats_and_keeps_pairs() -> None:

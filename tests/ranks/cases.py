@@ -45,6 +45,7 @@ EXACT: dict[str, dict[str, Any]] = {
     },
     "auto": {"pipeline": "auto", "effort": "low", "T": 4, "micro_batch": 4},
     "waits": {"pipeline": "lcp", "T": 4, "latency": 7, "micro_batch": 4},
+    "of others": {"pipeline": "rmp", "T": 4, "micro_batch": 5},
 }
 LEARNED: dict[str, dict[str, Any]] = {
     "weights": {

@@ -28,6 +28,7 @@ def script() -> ModuleType:
     [
         "results",
         "results-details",
+        "how-to/exit",
         *(f"explanation/{name}" for name in ("energy", "method", "waiting", "joints", "rivals")),
     ],
 )

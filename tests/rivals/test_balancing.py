@@ -1,6 +1,7 @@
 """Thresholds of other methods, each against its own rule written as plain loops."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from spikecal.calibration.finetune import FineTune
 from spikecal.calibration.histogram import Histogram
 from spikecal.calibration.threshold import MaxAct
 from spikecal.errors import ConfigError
-from spikecal.neurons import ResetToZero
+from spikecal.neurons import IntegrateAndFire, ResetToZero
 from spikecal.pipeline import RIVALS, Pipeline, resolve, title_of
 from spikecal.rivals.balancing import ResidualThreshold, SpikeNorm
 from spikecal.rivals.local import LocalBalancing
@@ -71,12 +72,52 @@ def test_after_a_branch_thresholds_may_be_the_height_of_the_spikes() -> None:
     assert thetas(spikecal.convert(model, x, T=9, pipeline=pipeline).snn) == pytest.approx(
         3 * [0.7 * float(model.stem(x).max())], rel=1e-5
     )
+    top = 3 * [float(model.stem(x).max())]
+    assert thetas(spikecal.convert(model, x, T=9, pipeline="spike-norm").snn) == pytest.approx(top, rel=1e-5)
     straight, rows = chain(), torch.randn(20, 6, generator=torch.Generator().manual_seed(0))
     found = [
         thetas(spikecal.convert(straight, rows, T=9, pipeline=one).snn)
         for one in (pipeline, pipeline.changed(SpikeNorm, residual="balanced"))
     ]
     assert found[0] == found[1] and found[0][0] != found[0][1]  # without a branch, all layers are balanced
+
+
+class Deep(nn.Module):
+    """Six residual blocks of linear layers, with biases or without."""
+
+    def __init__(self, bias: bool, width: int = 24) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem = nn.Linear(10, width, bias=bias)
+        self.one, self.two = (nn.ModuleList(nn.Linear(width, width, bias) for _ in range(6)) for _ in range(2))
+        self.fc = nn.Linear(width, 5, bias=bias)
+        for layer in (part for part in self.modules() if isinstance(part, nn.Linear)):
+            nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+            if bias:
+                nn.init.normal_(layer.bias, std=0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x).relu()
+        for one, two in zip(self.one, self.two, strict=True):
+            x = (two(one(x).relu()) + x).relu()
+        return self.fc(x)
+
+
+def test_hard_resets_are_for_networks_without_biases() -> None:
+    """They pass on a part of every input: without biases all shrink alike; biases outweigh the signal in the end."""
+    generator = torch.Generator().manual_seed(1)
+    x, tested = torch.randn(32, 10, generator=generator), torch.randn(128, 10, generator=generator)
+
+    def agreement(bias: bool, pipeline: Pipeline) -> float:
+        model = Deep(bias).eval().requires_grad_(False)
+        snn = spikecal.convert(model, x, T=256, pipeline=pipeline, records=False).snn
+        return spikecal.evaluate(snn, tested, ann=model).agreement[-1]
+
+    hard, soft = RIVALS["spike-norm"], replace(RIVALS["spike-norm"], neuron=IntegrateAndFire())
+    assert agreement(False, hard) > 0.75 and min(agreement(bias, soft) for bias in (False, True)) > 0.85
+    assert agreement(True, hard) < 0.5
+    # balanced in all layers, thresholds grow with depth until hardly a spike gets through
+    assert agreement(False, hard.changed(SpikeNorm, residual="balanced")) < 0.2
 
 
 def test_in_parts_of_the_steps_it_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +128,7 @@ def test_in_parts_of_the_steps_it_finds_the_same(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("wait", [1, 3])
 def test_layers_that_wait_are_balanced_on_single_steps(monkeypatch: pytest.MonkeyPatch, wait: int) -> None:
-    pipeline = Pipeline(sweeps=((SpikeNorm(),),))
+    pipeline = Pipeline(sweeps=((SpikeNorm(),),))  # of all layers
     whole = thetas(calibrated(residual(), images(8), pipeline, 8, wait)[0])
     monkeypatch.setattr("spikecal.snn.execute.STEP_FLOATS", 4096)  # some steps at a time: each by itself
     assert thetas(calibrated(residual(), images(8), pipeline, 8, wait)[0]) == pytest.approx(whole, rel=1e-4)
@@ -134,6 +175,7 @@ def test_each_is_a_pipeline_like_ours(name: str, tmp_path: Path) -> None:
     pipeline = RIVALS[name].changed(FineTune, iterations=2)
     result = spikecal.convert(model, (x, torch.arange(24) % 5), T=T, pipeline=pipeline)
     assert title_of(RIVALS[name]) == name.upper()
+    assert [record.stage for record in result.records] == [stage.name for stage in result.snn.stages]
     assert all(math.isfinite(error) for record in result.records for _, error in record.errors)
     result.save(tmp_path / "net.snn")
     loaded = spikecal.load(tmp_path / "net.snn")

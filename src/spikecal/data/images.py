@@ -93,6 +93,11 @@ def subset(data: Data, count: int | None, seed: int) -> Data:
     return choose(data, shuffled(len(data), seed)[:count])
 
 
+def drawn_last(data: Data, count: int, seed: int) -> Data:
+    """`count` images that `subset`, and conversion, draw by the same `seed` only when they draw all of them."""
+    return data if count >= len(data) else choose(data, shuffled(len(data), seed)[-count:])
+
+
 def readable(data: Data, count: int, seed: int) -> tuple[Data, Unreadable]:
     """Like `subset`, but of readable images only; also returns the unreadable images that were drawn.
 

@@ -328,6 +328,7 @@ LATENCY = Table(
 OURS = {table.name: table for table in (frontier(), LATENCY)}
 
 
+RIVALLED = "cifar"  # the table that quotes them
 IMAGES = "Images are currents, not Poisson spikes"
 OTHERS = (
     Row(
@@ -340,7 +341,8 @@ OTHERS = (
         label="Spike-Norm",
         pipeline=SPIKE_NORM,
         way=Anytime(),
-        rival=f"thresholds are maximal inputs; hard resets. {IMAGES}, and its paper takes 2,500 steps.",
+        rival=f"maximal inputs before the first branch, and hard resets. {IMAGES}, and its paper takes 2,500 steps on "
+        "networks without biases.",
     ),
     Row(
         label="RMP",
@@ -382,8 +384,8 @@ OTHERS = (
 
 def with_rivals(table: Table) -> Table:
     """The table with the methods of others, measured."""
-    if table.name != "cifar":
-        raise ConfigError(f"--rivals is for the table cifar, not for {table.name}")
+    if table.name != RIVALLED:
+        raise ConfigError(f"--rivals is for the table {RIVALLED}, not for {table.name}")
     return replace(table, rows=(*table.rows, *OTHERS))
 
 
@@ -391,7 +393,9 @@ def with_rows(table: Table, labels: Sequence[str]) -> Table:
     """The table with these rows alone."""
     there = [row.label for row in table.rows]
     if missing := [label for label in labels if label not in there]:
-        raise ConfigError(f"{table.name} has no row {missing[0]!r}; it has {', '.join(there)}")
+        others = ", ".join(row.label for row in OTHERS)
+        more = f"; with --rivals also {others}" if table.name == RIVALLED and others not in ", ".join(there) else ""
+        raise ConfigError(f"{table.name} has no row {missing[0]!r}; it has {', '.join(there)}{more}")
     return replace(table, rows=tuple(row for row in table.rows if row.label in labels))
 
 

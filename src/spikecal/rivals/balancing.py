@@ -24,8 +24,8 @@ class SpikeNorm(Calibrator):
     spiking neural networks: VGG and residual architectures, Frontiers in Neuroscience 2019). Their images are Poisson
     spikes, ours currents; their networks have no biases, ours count in what arrives. `factor` scales what is found:
     Hybrid Train starts from 0.7 of it, so that few steps are enough for spikes to get through. After a branch, as in
-    residual blocks, its code leaves thresholds at 1 for spikes of 1: `residual="height"` takes the height of the spikes
-    that arrive.
+    residual blocks, the code of Hybrid Train, by the same group, leaves thresholds at 1 for spikes of 1:
+    `residual="height"` takes the height of the spikes that arrive, as both pipelines do.
     """
 
     factor: float = 1.0
@@ -54,7 +54,7 @@ class SpikeNorm(Calibrator):
 
 @dataclass(frozen=True, kw_only=True)
 class ResidualThreshold(Calibrator):
-    """`theta` = Spike-Norm's times the smallest factor that leaves almost no potential above theta.
+    """`theta` = the largest current times the smallest factor that leaves almost no potential above theta.
 
     A neuron that resets by subtraction keeps what it cannot fire. With a lower threshold it answers in fewer steps,
     until it would have to fire more than once in a step: then the residual potential piles up above theta, and is lost.

@@ -215,7 +215,7 @@ class _Made:
     def parts(self) -> list[Table | Line]:
         """For people."""
         longest, file = max(self.result.networks), self.asked.output
-        parts: list[Table | Line] = [records_table(self.result.records, longest)]
+        parts: list[Table | Line] = [records_table(self.result.records, longest)] if self.result.records else []
         if self.summary is not None:
             parts.append(summary_table(str(file), self.summary))
         parts += choice_lines(self.result.origin.choices)

@@ -7,7 +7,7 @@ from torch import nn
 from spikecal.analysis.evaluate import Evaluation
 from spikecal.analysis.exits import ExitRule
 from spikecal.data.card import Card
-from spikecal.data.images import Data, subset
+from spikecal.data.images import Data, drawn_last
 from spikecal.errors import ConfigError
 from spikecal.evaluation import exit_rule
 from spikecal.graph.graph import Graph
@@ -38,12 +38,16 @@ def exit_rules(
     seed: int,
     progress: Progress | None,
 ) -> tuple[dict[int, ExitRule], list[str]]:
-    """The rule of each network by T, set on images of `data`; and why other networks have none."""
+    """The rule of each network by T, set on images of `data`; and why other networks have none.
+
+    Networks are calibrated on the images that the seed draws first, so rules are set on those that it draws last.
+    """
     if ann is None:
         raise ConfigError(
-            "--exit promises agreement with the ANN, which weights calibration changed: give the model with --model"
+            "--exit promises agreement with the ANN, which a file with learned weights does not hold: "
+            "give the model with --model"
         )
-    images = Images(subset(data, min(len(data), count or IMAGES), seed), card)
+    images = Images(drawn_last(data, count or IMAGES, seed), card)
     rules, without = dict[int, ExitRule](), list[str]()
     for network in networks:
         try:
