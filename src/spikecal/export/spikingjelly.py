@@ -2,19 +2,22 @@
 
 import operator
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, fx, nn
 
+from spikecal.errors import ConfigError
 from spikecal.export.netlist import Conv, Flatten, Linear, Netlist, Neurons, Node, Output, SumPool, identifiers
 from spikecal.export.packages import package
 from spikecal.export.planes import with_planes
 from spikecal.export.refusals import refusal
-from spikecal.files import write_whole
+from spikecal.files import write_together
 from spikecal.neurons import IntegrateAndFire
 
 PACKAGE = "spikingjelly.activation_based"
+MARK = {"spikecal": "export"}  # metadata of weights
 Settings = dict[str, Any]
 
 
@@ -51,9 +54,21 @@ def write_spikingjelly(path: Path, netlist: Netlist) -> None:
         if isinstance(node, Conv | Linear):
             tensors |= {f"{names[node.name]}.{kind}": tensor for kind, tensor in _tensors(node).items()}
     weights = path.with_suffix(".safetensors")
+    _refuse_others(weights, path)
     source = _source(netlist, flat, names, weights.name)
-    write_whole(weights, save(tensors))
-    write_whole(path, source)
+    write_together({weights: save(tensors, MARK), path: source})
+
+
+def _refuse_others(weights: Path, path: Path) -> None:
+    """Raise if the weights would replace a file that no export wrote, such as those the network was trained to."""
+    from safetensors import SafetensorError, safe_open
+
+    if not weights.exists():
+        return
+    with suppress(SafetensorError, OSError), safe_open(weights, "pt") as there:
+        if MARK.items() <= (there.metadata() or {}).items():
+            return
+    raise ConfigError(f"{weights}, where the weights would go, is another file: give another name than {path}")
 
 
 def _layer(node: Node) -> tuple[str, Settings]:
