@@ -1,5 +1,6 @@
 """Exported files run elsewhere to the same spikes: none differs, as every sum in these networks is exact."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from exporting import NETWORKS, Sum, Trunk, images, spiking, with_signed
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from scripts import ROOT
 from spikecal import ConfigError, ConversionError, FileError, SpikecalError, SpikingNetwork, load
 from spikecal.export import packages
 from spikecal.export.export import make_netlist
@@ -174,6 +176,19 @@ def test_what_a_nir_file_says(tmp_path: Path) -> None:
     assert all(not node.bias.any() for node in convolutions)  # with waits all biases are on the clock
     assert graph.nodes["image"].input_type["input"].tolist() == [2 + snn.latency, 8, 8]
     assert '"reset": "subtract"' in str(graph.metadata["spikecal"])
+
+
+def test_the_page_on_nir_has_code_for_sinabs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sinabs")
+    monkeypatch.chdir(tmp_path)
+    x = images(3)
+    snn = spiking(NETWORKS["residual"](), x, wait=lambda place: 1)
+    snn.origin = snn.origin.changed(inputs=((2, 8, 8),))  # as `convert` and files have it
+    snn.export("net.nir")
+    (code,) = re.findall(r"^```py\n(.*?)^```", (ROOT / "docs/how-to/nir.md").read_text(), re.DOTALL | re.MULTILINE)
+    scope = {"snn": snn, "x": x}
+    exec(compile(code, "nir.md", "exec"), scope)
+    torch.testing.assert_close(scope["answers"], snn(x))
 
 
 def test_an_export_that_is_not_faithful(tmp_path: Path) -> None:
