@@ -49,7 +49,7 @@ def convert(
     joints: Annotated[
         options.Joints | None,
         typer.Option(
-            help="How to pass on linear values that weighted layers read: as signed spikes, as currents, or merged "
+            help="How to pass on linear values that weighted layers read: as currents, as signed spikes, or merged "
             "where one linear map is cheaper than two. (default signed)"
         ),
     ] = None,
