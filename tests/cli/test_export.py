@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 from cli.calls import NETWORK, Run, fails
 
+from spikecal.pipeline import Auto
+from spikecal.tasks.requests import pipeline_of
+
 
 @pytest.fixture
 def converted(run: Run, tmp_path: Path) -> Path:
@@ -81,8 +84,14 @@ def test_potentials_per_neuron_are_data_too(run: Run, converted: Path) -> None:
     assert run(*made, "-o", "pc.snn")[0] == 0
     fails(
         run("export", "pc.snn", "-o", "pc.onnx"),
-        '2: an initial potential for each neuron; calibrate with Potential(per="channel")',
+        '2: an initial potential for each neuron; calibrate with Potential(per="channel") (--potentials channel)',
     )
+    assert run(*made, "--potentials", "channel", "-o", "channel.snn")[0] == 0
+    assert run("export", "channel.snn", "-o", "pc.onnx")[0] == 0
+    auto = pipeline_of(None, None, potentials="channel")
+    assert isinstance(auto, Auto) and auto.potentials == "channel"
+    refused = run("convert", "small.py:make", "-o", "no.snn", "--pipeline", "lcp", "--potentials", "channel")
+    fails(refused, "--potentials is for initial potentials, which this pipeline lacks: use --pipeline pc or acp")
     assert run("run", "pc.snn", "-o", "spikes.npz", "--images", 2)[0] == 0
     found = np.load(converted / "spikes.npz")
     current, events, shape = found["current/2"], found["spikes/2"], found["shape/2"]
