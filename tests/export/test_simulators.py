@@ -261,7 +261,7 @@ def test_ways_out_that_lead_out(to: str, settings: dict[str, int], tmp_path: Pat
         assert refused.value.hint == ("export to onnx" if found == "signed" else "use average pools")
 
 
-def test_weights_replace_only_those_of_an_export(tmp_path: Path) -> None:
+def test_an_export_replaces_only_exports(tmp_path: Path) -> None:
     """`train -o net.safetensors` and `export -o net.py` are for the same network: the first is not lost."""
     x = images(1)
     snn, trained = spiking(NETWORKS["plain"](), x), tmp_path / "net.safetensors"
@@ -273,6 +273,9 @@ def test_weights_replace_only_those_of_an_export(tmp_path: Path) -> None:
     assert load_file(trained)["weight"].tolist() == [1, 1] and not (tmp_path / "net.py").exists()
     for _ in range(2):
         snn.export(tmp_path / "other.py", x)
+    (tmp_path / "model.py").write_text("from torch import nn\n")
+    with pytest.raises(ConfigError, match=r"model.py is there, and no export wrote it: give another name"):
+        snn.export(tmp_path / "model.py", x)
 
 
 @pytest.mark.parametrize("name", ["net.py", "net.onnx"])

@@ -60,9 +60,11 @@ def write_spikingjelly(path: Path, netlist: Netlist) -> None:
 
 
 def _refuse_others(weights: Path, path: Path) -> None:
-    """Raise if the weights would replace a file that no export wrote, such as those the network was trained to."""
+    """Raise if an export would replace what no export wrote, such as the network's own code and trained weights."""
     from safetensors import SafetensorError, safe_open
 
+    if path.is_file() and not path.read_bytes().startswith(f'"""{TITLE}'.encode()):
+        raise ConfigError(f"{path} is there, and no export wrote it: give another name")
     if not weights.exists():
         return
     with suppress(SafetensorError, OSError), safe_open(weights, "pt") as there:
@@ -106,7 +108,8 @@ def _tensors(node: Conv | Linear) -> dict[str, Tensor]:
 
 # -- the file ------------------------------------------------------------------------------------------------------
 
-TEMPLATE = '''"""A spiking network for SpikingJelly. Written by spikecal; the weights are in {weights}.
+TITLE = "A spiking network for SpikingJelly. Written by spikecal"
+TEMPLATE = '''"""{title}; the weights are in {weights}.
 
     net = load()                # step_mode="s": one frame after the other
     outputs = net(frames(x))    # [latency, N, ...] of images [N, ...] as the network was trained on
@@ -161,8 +164,8 @@ def _source(netlist: Netlist, flat: Netlist, names: Mapping[str, str], weights: 
             layers.append(f"        self.{names[node.name]} = {kind}({arguments})")
             forward.append(f"        {names[node.name]} = self.{names[node.name]}({total})")
     return TEMPLATE.format(
-        weights=weights, T=netlist.T, latency=netlist.latency, planes=netlist.planes, image=names[flat.image.name],
-        layers="\n".join(layers), forward="\n".join(forward), first=netlist.first,
+        title=TITLE, weights=weights, T=netlist.T, latency=netlist.latency, planes=netlist.planes,
+        image=names[flat.image.name], layers="\n".join(layers), forward="\n".join(forward), first=netlist.first,
         rounding=_rounding(flat.image.pixel),
     )  # fmt: skip
 
