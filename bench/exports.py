@@ -5,8 +5,8 @@
 `make verify-exports` runs it in one environment with SpikingJelly and ONNX Runtime and in another one with sinabs: they
 want different versions of nir. Networks are calibrated by LCP on 128 embedded images and kept in DIR, so that both
 environments run the same ones. DIR has the names of finished rows, too, so that a new one begins all over again.
-Networks run on 100 test images, the first one as it is on 500, and every spike is compared in single precision; in
-double precision on 50 of them. `accuracy` has the network and its exact export on 1,000 images.
+Networks run on 100 test images; as they are, the first one and NIR files on 500. Every spike is compared in single
+precision; in double precision on 50 of them. `accuracy` has the network and its exact export on 1,000 images.
 """
 
 import json
@@ -36,7 +36,7 @@ from spikecal.zoo.models import load_model
 RESULT = Path(__file__).parent / "results" / "exports.json"
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "export.md"
 T, CALIBRATION, TESTED = 8, 128, 1000
-IMAGES, ANSWERS = 100, 500  # every spike is compared on so many; answers of the first network on more
+IMAGES, ANSWERS = 100, 500  # test images, and more for the answers of the first network and of NIR files
 LATENCIES = {"resnet20, T=8": None, "resnet20, T=8, latency 18": 18}
 KINDS = {False: "as it is", True: "exact"}
 SUFFIXES = {"nir": ".nir", "onnx": ".onnx", "spikingjelly": ".py"}
@@ -53,7 +53,7 @@ def main(folder: Path) -> None:
         if done.issuperset(wanted.values()):
             continue
         snn = converted(folder / f"{name}.snn", latency)
-        count = IMAGES if exact or latency else ANSWERS
+        count = ANSWERS if not exact and (latency is None or to == "nir") else IMAGES
         for verdict, packages in verified(snn, to, exact, images[:count], labels[:count]):
             found["rows"][wanted[verdict["simulator"]]] = {**verdict, "packages": packages}
         if exact and latency is None and name not in found["accuracy"]:

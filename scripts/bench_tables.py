@@ -193,15 +193,19 @@ def _falls(rows: dict[str, dict[str, Any]]) -> str:
 
 
 def _joints(rows: dict[str, dict[str, Any]]) -> str:
-    """Each network with each kind of joints."""
+    """Each network with each kind of joints; networks that no option changes, once."""
 
     def place(of: dict[str, Any]) -> tuple[Any, ...]:
         return of["network"], -of["T"], of["latency"] == of["T"], of["pipeline"] != "LCP", ORDER.index(of["joints"])
 
     lines = []
+    changed = {of["network"] for of in rows.values() if of["joints"] == "analog" and of["readers"]}
     for of in sorted(rows.values(), key=place):
+        if of["network"] not in changed and of["joints"] != "analog":
+            continue
+        kind = of["joints"] if of["network"] in changed else "all the same"
         loss = "" if of["joints"] == "analog" else plus_minus(of["loss"], of["error"], 1)
-        facts = [of["joints"], str(of["readers"]), f"{of['below']:.1f}", loss, f"{of['energy']:.2f}"]
+        facts = [kind, str(of["readers"]), f"{of['below']:.1f}", loss, f"{of['energy']:.2f}"]
         lines.append([of["network"], *_timed(of)[:1], of["pipeline"], *facts])
     columns = [
         "pipeline",

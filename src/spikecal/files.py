@@ -7,7 +7,7 @@ import stat
 import struct
 import warnings
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -141,6 +141,17 @@ def write_whole(path: Path, content: bytes | str) -> None:
         with suppress(OSError):
             part.unlink()
         raise FileError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def write_together(contents: Mapping[Path, bytes | str]) -> None:
+    """Write files of which the last needs the others: a killed process leaves no old one beside new ones, but none."""
+    *_, last = contents
+    target = Path(os.path.realpath(last))
+    if target.is_file():
+        with suppress(OSError):
+            target.unlink()
+    for path, content in contents.items():
+        write_whole(path, content)
 
 
 def is_special(path: Path) -> bool:

@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 from cli.calls import NETWORK, Run, fails
 
+from spikecal.pipeline import Auto
+from spikecal.tasks.requests import pipeline_of
+
 
 @pytest.fixture
 def converted(run: Run, tmp_path: Path) -> Path:
@@ -73,6 +76,37 @@ def test_spikes_as_data(run: Run, converted: Path) -> None:
     sent = [float(row[5]) for row in rows if row[:2] == ["current", "2"]]
     assert np.array_equal(np.array(sent, np.float32), current.ravel())
     fails(run("run", "net.snn", "-o", "spikes.txt"), "spikes are written as .npz or .csv")
+
+
+def test_potentials_per_neuron_are_data_too(run: Run, converted: Path) -> None:
+    """No export has them, but a bench that starts from them finds the spikes of the file."""
+    made = ("convert", "small.py:make", "--data", "npz:x.npz", "-T", 4, "--pipeline", "pc", "--test", 0)
+    assert run(*made, "-o", "pc.snn")[0] == 0
+    fails(
+        run("export", "pc.snn", "-o", "pc.onnx"),
+        '2: an initial potential for each neuron; calibrate with Potential(per="channel") (--potentials channel)',
+    )
+    assert run(*made, "--potentials", "channel", "-o", "channel.snn")[0] == 0
+    assert run("export", "channel.snn", "-o", "pc.onnx")[0] == 0
+    auto = pipeline_of(None, None, potentials="channel")
+    assert isinstance(auto, Auto) and auto.potentials == "channel"
+    refused = run("convert", "small.py:make", "-o", "no.snn", "--pipeline", "lcp", "--potentials", "channel")
+    fails(refused, "--potentials is for initial potentials, which this pipeline lacks: use --pipeline pc or acp")
+    assert run("run", "pc.snn", "-o", "spikes.npz", "--images", 2)[0] == 0
+    found = np.load(converted / "spikes.npz")
+    current, events, shape = found["current/2"], found["spikes/2"], found["shape/2"]
+    assert found["potential/2"].shape == tuple(shape) and found["potential/2"].std() > 0
+    fired = np.zeros((2, 4, *shape), bool)
+    fired.reshape(2, 4, -1)[tuple(events[:, :3].T)] = True
+    potential = np.broadcast_to(found["potential/2"], current.shape).copy()
+    for step in range(4):
+        potential += current
+        assert (fired[:, step] == (potential >= 1)).mean() > 0.999
+        potential -= fired[:, step]
+    assert run("run", "pc.snn", "-o", "spikes.csv", "--images", 2)[0] == 0
+    rows = [line.split(",") for line in (converted / "spikes.csv").read_text().splitlines()]
+    first = next(row for row in rows if row[0] == "potential")
+    assert first[1:5] == ["2", "", "", "0"] and np.float32(first[5]) == found["potential/2"].reshape(-1)[0]
 
 
 def test_chips(run: Run, converted: Path) -> None:

@@ -45,6 +45,29 @@ def test_at_many_steps_the_boxes_are_the_analog_ones(example: ModuleType) -> Non
     assert made._repr_html_() == made.summary()._repr_html_() and made._repr_html_().count("<tr>") == 2
 
 
+def test_linear_values_in_a_body_are_sent_as_spikes(example: ModuleType, tmp_path: Path) -> None:
+    """A projection that an expansion reads: signed neurons by default, and the boxes that currents give."""
+    torch.manual_seed(0)
+    detector, scenes, truth = example.GridDetector(), images(6), (torch.tensor([[8.0, 8, 24, 24]]), torch.tensor([1]))
+    detector.body = nn.Sequential(
+        nn.Conv2d(3, 16, 3, stride=4, padding=1), nn.ReLU6(), nn.Conv2d(16, 8, 1),  # linear
+        nn.Conv2d(8, 32, 1), nn.ReLU6(), nn.Conv2d(32, 32, 3, stride=2, padding=1), nn.ReLU(),
+    )  # fmt: skip
+    scored = [(scene, dict(zip(("boxes", "labels"), truth, strict=True))) for scene in scenes]
+    costs = {}
+    for joints in ("signed", "analog"):
+        kind = {} if joints == "signed" else {"joints": joints}  # it is the default
+        made = detection.convert(detector.eval(), scenes, T=64, pipeline="lcp", **kind)
+        made.save(tmp_path / "d.snn")
+        spiking = detection.load(tmp_path / "d.snn", detector)
+        with torch.no_grad():
+            found, expected = spiking([scenes[0]])[0], detector([scenes[0]])[0]
+        assert torch.allclose(found["boxes"], expected["boxes"], atol=0.3)
+        assert ("signed neurons" in {record.kind for record in made.records}) == (joints == "signed")
+        costs[joints] = detection.evaluate(spiking, scored).energy
+    assert 2 * costs["signed"].ratio < costs["analog"].ratio
+
+
 def yolo(folder: Path) -> Path:
     for split, count in (("train", 4), ("val", 2)):
         for i in range(count):

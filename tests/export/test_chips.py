@@ -46,7 +46,9 @@ def test_delays_and_signed_neurons() -> None:
     }
     assert found["loihi2"] == []
     assert "steps that it is late: 1 of 0" in found["generic"]
-    assert "signed integrate-and-fire neurons" in found["generic"]
+    assert "signed integrate-and-fire neurons, which loihi2 has" in found["generic"]
+    trunk = [problem for of in problems("trunk", "loihi2").values() for problem in of]
+    assert "its input is a current, not spikes: convert with --joints signed" in trunk
 
 
 def test_every_figure_has_a_source() -> None:

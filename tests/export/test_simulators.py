@@ -1,14 +1,17 @@
 """Exported files run elsewhere to the same spikes: none differs, as every sum in these networks is exact."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from exporting import NETWORKS, Sum, Trunk, images, spiking, with_signed
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from spikecal import ConfigError, ConversionError, SpikecalError, SpikingNetwork, load
+from scripts import ROOT
+from spikecal import ConfigError, ConversionError, FileError, SpikecalError, SpikingNetwork, load
 from spikecal.export import packages
 from spikecal.export.export import make_netlist
 from spikecal.export.netlist import Conv, Linear
@@ -68,8 +71,11 @@ def test_exact_sums(to: str, wait: str, tmp_path: Path) -> None:
 
 def test_currents_have_no_grid(tmp_path: Path) -> None:
     x = images(1)
-    with pytest.raises(ConversionError, match=r'left: its input is a current.*without --exact.*joints="signed"'):
+    with pytest.raises(ConversionError, match=r'left: its input is a current.*without --exact.*joints="signed".*onnx'):
         spiking(Trunk(), x).export(tmp_path / "net.onnx", x, exact=True)
+    pooled = torch.nn.Sequential(torch.nn.Conv2d(2, 4, 3), torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.Flatten())
+    with pytest.raises(ConversionError, match=r"2: a max-pool of currents.*; export without --exact$"):
+        spiking(torch.nn.Sequential(*pooled, torch.nn.Linear(36, 4)), x).export(tmp_path / "net.onnx", x, exact=True)
     with pytest.raises(ConfigError, match="give exact or bits, not both"):
         spiking(NETWORKS["plain"](), x).export(tmp_path / "net.onnx", x, exact=True, bits=8)
     assert not list(tmp_path.iterdir())
@@ -172,6 +178,21 @@ def test_what_a_nir_file_says(tmp_path: Path) -> None:
     assert '"reset": "subtract"' in str(graph.metadata["spikecal"])
 
 
+def test_the_page_on_nir_has_code_for_sinabs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sinabs")
+    monkeypatch.chdir(tmp_path)
+    x = images(3)
+    snn = spiking(NETWORKS["residual"](), x, wait=lambda place: 1)
+    snn.origin = snn.origin.changed(inputs=((2, 8, 8),))  # as `convert` and files have it
+    snn.export("net.nir")
+    page = (ROOT / "docs/how-to/nir.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (code,) = [block for block in blocks if "load_sinabs" in block]
+    scope = {"snn": snn, "x": x}
+    exec(compile(code, "nir.md", "exec"), scope)
+    torch.testing.assert_close(scope["answers"], snn(x))
+
+
 def test_an_export_that_is_not_faithful(tmp_path: Path) -> None:
     """A file that was changed after it was written is not called faithful."""
     nir = pytest.importorskip("nir")
@@ -229,6 +250,47 @@ def test_what_a_target_has_no_neuron_pool_or_delay_for(to: str, tmp_path: Path) 
         ):
             spiking(Sum(), x, wait=lambda place: place).export(tmp_path / "net", x, to=to)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("to", ["nir", "spikingjelly"])
+@pytest.mark.parametrize("settings", [{"exact": True}, {"bits": 8}], ids=["exact", "bits"])
+def test_ways_out_that_lead_out(to: str, settings: dict[str, int], tmp_path: Path) -> None:
+    """Rounded networks cannot have analog joints either, so signed ones are not told to use them."""
+    x = images(1)
+    for snn, found in ((with_signed(spiking(NETWORKS["residual"](), x)), "signed"), (spiking(Trunk(), x), "max-pool")):
+        with pytest.raises(ConversionError, match=f"no {found}") as refused:
+            snn.export(tmp_path / "net", x, to=to, **settings)
+        assert refused.value.hint == ("export to onnx" if found == "signed" else "use average pools")
+
+
+def test_an_export_replaces_only_exports(tmp_path: Path) -> None:
+    """`train -o net.safetensors` and `export -o net.py` are for the same network: the first is not lost."""
+    x = images(1)
+    snn, trained = spiking(NETWORKS["plain"](), x), tmp_path / "net.safetensors"
+    save_file({"weight": torch.ones(2)}, trained)
+    with pytest.raises(
+        ConfigError, match=r"net.safetensors, where the weights would go, is another file: give another"
+    ):
+        snn.export(tmp_path / "net.py", x)
+    assert load_file(trained)["weight"].tolist() == [1, 1] and not (tmp_path / "net.py").exists()
+    for _ in range(2):
+        snn.export(tmp_path / "other.py", x)
+    (tmp_path / "model.py").write_text("from torch import nn\n")
+    with pytest.raises(ConfigError, match=r"model.py is there, and no export wrote it: give another name"):
+        snn.export(tmp_path / "model.py", x)
+
+
+@pytest.mark.parametrize("name", ["net.py", "net.onnx"])
+def test_old_and_new_files_are_never_side_by_side(name: str, tmp_path: Path) -> None:
+    """Where the last file cannot be written, its old form is gone: it would run with the new weights or step."""
+    pytest.importorskip("onnx")
+    x, path = images(1), tmp_path / name
+    made = spiking(NETWORKS["plain"](), x).export(path, x)
+    before = [file.read_bytes() for file in made.files]
+    (tmp_path / f"{name}.part").mkdir()
+    with pytest.raises(FileError, match=f"{name} cannot be written"):
+        spiking(NETWORKS["plain"](), x, seed=1).export(path, x)
+    assert not path.exists() and made.files[1].read_bytes() != before[1]
 
 
 def test_missing_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,13 @@ def convert(
     per: Annotated[
         options.Per | None, typer.Option(help="One threshold per layer or per channel. (default channel)")
     ] = None,
+    potentials: Annotated[
+        Literal["neuron", "channel"] | None,
+        typer.Option(
+            help="One initial potential per neuron or, as exports need, per channel. (default neuron; channel for "
+            "detectors)"
+        ),
+    ] = None,
     seed: options.Seed = 0,
     workdir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep finished stages here; rerun to resume.")
@@ -135,7 +142,7 @@ def convert(
     calibration = options.renamed("--images", images, "--calibration", calibration)
     settings = pipeline_of(
         pipeline, config, images=calibration, iterations=iterations, rounding=rounding, kappa=kappa,
-        threshold=threshold, per=per, effort=effort, calibrators=calibrator or (), neuron=neuron,
+        threshold=threshold, per=per, potentials=potentials, effort=effort, calibrators=calibrator or (), neuron=neuron,
     )  # fmt: skip
     budget = None if memory is None else parse_bytes(memory)
     output, report = written(output), report and written(report)

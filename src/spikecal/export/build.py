@@ -16,7 +16,7 @@ from spikecal.graph.graph import Node as Operation
 from spikecal.graph.ops import Joint, Spike
 from spikecal.snn.network import SpikingNetwork
 
-POTENTIALS = 'calibrate with Potential(per="channel"), or without potentials (--pipeline lcp)'
+POTENTIALS = 'calibrate with Potential(per="channel") (--potentials channel), or without potentials (--pipeline lcp)'
 
 
 def netlist_of(snn: SpikingNetwork, image: Tensor, low: Tensor, high: Tensor) -> Netlist:

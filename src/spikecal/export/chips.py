@@ -168,9 +168,15 @@ def _of_end(netlist: Netlist, chip: Chip, end: Neurons | Output) -> list[str | N
     if isinstance(end, Output):
         return [*found, None if chip.currents else "it is read as numbers, but the chip sends events"]
     if end.neuron != IntegrateAndFire() and not (chip.signed and end.neuron == SignedIntegrateAndFire()):
-        found.append(f"{end.neuron.name} neurons")
+        found.append(f"{end.neuron.name} neurons{_signed_elsewhere(end)}")
     heads = {netlist.nodes[name].name for name in _readers(netlist, end)}
     return [*found, _over("layers that read it", len(heads), chip.targets)]
+
+
+def _signed_elsewhere(end: Neurons) -> str:
+    """The chips that have signed neurons, if these are."""
+    names = [chip.name for chip in CHIPS.values() if chip.signed]
+    return f", which {' and '.join(names)} has" if end.neuron == SignedIntegrateAndFire() else ""
 
 
 def _readers(netlist: Netlist, node: Node) -> set[str]:
@@ -197,7 +203,8 @@ def _of_node(netlist: Netlist, chip: Chip, node: Node) -> list[str | None]:
     if any(isinstance(netlist.nodes[name], Image) for name in node.inputs) and not chip.currents:
         return ["it reads an image, but the chip takes events", *_of_window(chip, node)]
     if isinstance(node, Conv | Linear) and not all(_spikes(netlist, name) for name in node.inputs):
-        return ["its input is a current, not spikes", *_of_window(chip, node)]
+        way = ": convert with --joints signed" if chip.signed else ""
+        return [f"its input is a current, not spikes{way}", *_of_window(chip, node)]
     return _of_window(chip, node)
 
 

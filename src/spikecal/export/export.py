@@ -17,6 +17,7 @@ from spikecal.export.netlist import Netlist
 from spikecal.export.nir import write_nir
 from spikecal.export.onnx import step_path, write_onnx
 from spikecal.export.planes import frames
+from spikecal.export.refusals import refuse_missing
 from spikecal.export.spikingjelly import write_spikingjelly
 from spikecal.export.verify import Verdict, of_integers, of_network, verify
 from spikecal.progress import Progress
@@ -102,6 +103,7 @@ def export(
     if exact and bits is not None:
         raise ConfigError("integers are already exact: give exact or bits, not both")
     netlist, integers = make_netlist(snn, images), None
+    refuse_missing(netlist, to, exact or bits is not None)
     notes = [NOTES[to]] if to in NOTES else []
     if exact:
         netlist = on_grid(netlist)

@@ -29,7 +29,8 @@ from spikecal.export.netlist import (
 )
 
 MANTISSA = 2.0**24
-SIGNED = 'export without --exact or, if it is an analog joint, convert with joints="signed" (--joints signed)'
+WITHOUT = "export without --exact"
+SIGNED = f'{WITHOUT} or, if it is an analog joint, convert with joints="signed" (--joints signed) and export to onnx'
 PIXEL = 2.0**-8  # images are multiples of it: a quarter of an 8-bit level
 MARGIN = 1 + 2.0**-8  # for what rounding adds to a sum of weights
 
@@ -37,13 +38,17 @@ MARGIN = 1 + 2.0**-8  # for what rounding adds to a sum of weights
 def on_grid(netlist: Netlist) -> Netlist:
     """The netlist, given in double precision, with images, weights, biases and clocks on grids, one for each channel.
 
-    If weights read currents (analog joints), no grid is fine enough: ConversionError.
+    If weights read currents (analog joints, max-pools), no grid is fine enough: ConversionError.
     """
     rounding = netlist.replaced({netlist.image.name: [replace(netlist.image, pixel=PIXEL)]})
     grids, changes = Grids(rounding), dict[str, list[Node]]()
     for node in rounding.nodes.values():
-        if isinstance(node, Conv | Linear) and grids.quantum(node) is None:
-            raise ConversionError(node.name, "its input is a current, for which no grid is fine enough", SIGNED)
+        if not isinstance(node, Conv | Linear) or grids.quantum(node) is not None:
+            continue
+        pool = next((name for name in node.inputs if isinstance(rounding.nodes[name], MaxPool)), None)
+        if pool is not None:
+            raise ConversionError(pool, "a max-pool of currents, for which no grid is fine enough", WITHOUT)
+        raise ConversionError(node.name, "its input is a current, for which no grid is fine enough", SIGNED)
     for node in rounding.nodes.values():
         readers = [rounding.nodes[name] for name in rounding.readers()[node.name]]
         ends = [reader for reader in readers if isinstance(reader, Neurons | Output)]

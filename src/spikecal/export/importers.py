@@ -4,7 +4,7 @@ SpikingJelly's importer is right once its neurons subtract instead of resetting.
 step and no floor for potentials; its own loader gets the order of branches wrong, so nirtorch builds the graph.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -24,7 +24,7 @@ class Stepping:
         self._graph, self._start = graph, state
 
     @torch.no_grad()
-    def run(self, frames: Tensor, layers: list[str]) -> Trains:
+    def run(self, frames: Tensor, layers: Sequence[str] = ()) -> Trains:
         """All frames `[latency, N, ...]` from a fresh state; `layers` are the nodes whose spikes to return."""
         levels: dict[str, list[Tensor]] = {name: [] for name in layers}
         outputs, state = [], self._start()
@@ -61,7 +61,7 @@ def load_spikingjelly(path: Path, dtype: torch.dtype) -> Stepping:
     return Stepping(module, lambda: None)
 
 
-def load_sinabs(path: Path, dtype: torch.dtype) -> Stepping:
+def load_sinabs(path: str | Path, dtype: torch.dtype = torch.float) -> Stepping:
     """sinabs' layers, wired by nirtorch."""
     nir, nirtorch, layers = package("nir"), package("nirtorch"), package("sinabs.layers")
     activation = package("sinabs.activation")

@@ -34,7 +34,10 @@ from spikecal.export.values import mixing, ones
 Per = Literal["channel", "layer"]
 BITS = range(4, 17)
 FINE = 8  # a threshold has at least 2^8 units: biases come at every step, and what rounding does to them adds up
-SIGNED = 'export without --bits or, if it is an analog joint, convert with joints="signed" (--joints signed)'
+SIGNED = (
+    'export without --bits or, if it is an analog joint, convert with joints="signed" (--joints signed) and export '
+    "to onnx"
+)
 SEARCHED = 4  # exponents tried for each connection: finer ones clip its largest weights
 
 
@@ -117,7 +120,9 @@ def _weighted_inputs(netlist: Netlist) -> Netlist:
     changes: dict[str, list[Node]] = {}
     for node in netlist.nodes.values():
         if isinstance(node, MaxPool):
-            raise ConversionError(node.name, "a max-pool has no integer form", "use average pools")
+            raise ConversionError(
+                node.name, "a max-pool has no integer form", "use average pools, or export without --bits"
+            )
         if isinstance(node, Conv | Linear):
             if len(netlist.readers()[node.name]) > 1 and not _passes(netlist, node):
                 raise ConversionError(node.name, "a current that several layers read", SIGNED)

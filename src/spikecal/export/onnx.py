@@ -31,7 +31,7 @@ from spikecal.export.netlist import (
 )
 from spikecal.export.packages import package
 from spikecal.export.refusals import refusal
-from spikecal.files import write_whole
+from spikecal.files import write_together
 from spikecal.neurons import IntegrateAndFire, SignedIntegrateAndFire
 
 OPSET = 17
@@ -42,8 +42,7 @@ BATCH = "N"
 def write_onnx(path: Path, netlist: Netlist) -> None:
     """All steps in `path`, one step beside it, both checked by onnx's own checker."""
     models = {step_path(path): step_model(netlist), path: whole_model(netlist)}
-    for place, model in models.items():
-        write_whole(place, model.SerializeToString())
+    write_together({place: model.SerializeToString() for place, model in models.items()})
 
 
 def step_path(path: Path) -> Path:

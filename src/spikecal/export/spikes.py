@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from spikecal.export.netlist import Image, Netlist, Neurons
 from spikecal.export.reference import trains
 from spikecal.export.simulate import each_step
 from spikecal.files import write_whole
+from spikecal.graph.ops import Spike
 from spikecal.snn.network import SpikingNetwork
 
 COLUMNS = ("kind", "layer", "image", "step", "address", "value")
@@ -27,12 +29,13 @@ class Spikes:
 
     An address is the index of a neuron in its layer `[C, H, W]`, row by row: `shapes` has these. `currents` `[N, ...]`
     arrive from the image at each of its T steps, in units of the threshold; a layer's biases are in them where these
-    are the same at every step.
+    are the same at every step. `potentials` are the initial ones of layers that have one per neuron, in the same units.
     """
 
     T: int
     latency: int
     currents: dict[str, np.ndarray]
+    potentials: dict[str, np.ndarray]
     events: dict[str, np.ndarray]
     shapes: dict[str, tuple[int, ...]]
     answers: np.ndarray
@@ -42,8 +45,17 @@ class Spikes:
         return sum(int(np.abs(rows[:, 3]).sum()) for rows in self.events.values())
 
 
+def without_own_potentials(snn: SpikingNetwork) -> SpikingNetwork:
+    """A copy without initial potentials per neuron, which no netlist has and the image's currents do not depend on."""
+    plain = deepcopy(snn)
+    for op in (node.op for node in plain.graph.nodes.values()):
+        if isinstance(op, Spike) and op.v_init is not None and op.v_init.ndim > 1:
+            op.v_init = None
+    return plain
+
+
 def spikes_of(snn: SpikingNetwork, netlist: Netlist, images: Tensor) -> Spikes:
-    """Run a network where it is, and keep all of its spikes."""
+    """Run a network where it is, and keep all of its spikes; `netlist` may be `without_own_potentials`."""
     home = next(snn.parameters()).device
     found = trains(snn, images.to(home))
     events = {}
@@ -53,7 +65,18 @@ def spikes_of(snn: SpikingNetwork, netlist: Netlist, images: Tensor) -> Spikes:
         events[name] = torch.cat([places, flat[tuple(places.T)].long().unsqueeze(1)], 1).int().cpu().numpy()
     shapes = {node.name: node.shape for node in netlist.neurons()}
     answers = snn.export_outputs(found.outputs).cpu().numpy()
-    return Spikes(snn.T, snn.latency, _currents(netlist, images), events, shapes, answers)
+    return Spikes(snn.T, snn.latency, _currents(netlist, images), _potentials(snn), events, shapes, answers)
+
+
+def _potentials(snn: SpikingNetwork) -> dict[str, np.ndarray]:
+    """Initial potentials of layers that have one per neuron."""
+    found = {}
+    for name, op in ((name, node.op) for name, node in snn.graph.nodes.items()):
+        if isinstance(op, Spike) and op.v_init is not None and op.v_init.ndim > 1:
+            assert op.theta is not None
+            height = op.theta.reshape(-1, *(1,) * (op.v_init.ndim - 1))
+            found[name] = (op.v_init.detach() / height).cpu().numpy()
+    return found
 
 
 @torch.no_grad()
@@ -86,6 +109,7 @@ def write_spikes(path: Path, spikes: Spikes) -> None:
     arrays: dict[str, np.ndarray] = {
         "T": np.array(spikes.T), "latency": np.array(spikes.latency), "answers": spikes.answers,
         **{f"current/{name}": current for name, current in spikes.currents.items()},
+        **{f"potential/{name}": potential for name, potential in spikes.potentials.items()},
         **{f"spikes/{name}": events for name, events in spikes.events.items()},
         **{f"shape/{name}": np.array(shape) for name, shape in spikes.shapes.items()},
     }  # fmt: skip
@@ -95,11 +119,14 @@ def write_spikes(path: Path, spikes: Spikes) -> None:
 
 
 def _rows(spikes: Spikes) -> Iterator[tuple[object, ...]]:
-    """Currents of step 0, which are those of all T steps, and then spikes; numbers as short as exactly possible."""
+    """Currents of step 0, which are those of all T steps, potentials, and spikes; numbers as short as they can be."""
     for name, current in spikes.currents.items():
         for image, values in enumerate(current.reshape(len(current), -1)):
             for address, value in enumerate(values):
                 yield "current", name, image, 0, address, str(value)
+    for name, potential in spikes.potentials.items():
+        for address, value in enumerate(potential.reshape(-1)):
+            yield "potential", name, "", "", address, str(value)
     for name, events in spikes.events.items():
         for image, step, address, level in events.tolist():
             yield "spike", name, image, step, address, level

@@ -2,19 +2,22 @@
 
 import operator
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, fx, nn
 
+from spikecal.errors import ConfigError
 from spikecal.export.netlist import Conv, Flatten, Linear, Netlist, Neurons, Node, Output, SumPool, identifiers
 from spikecal.export.packages import package
 from spikecal.export.planes import with_planes
 from spikecal.export.refusals import refusal
-from spikecal.files import write_whole
+from spikecal.files import write_together
 from spikecal.neurons import IntegrateAndFire
 
 PACKAGE = "spikingjelly.activation_based"
+MARK = {"spikecal": "export"}  # metadata of weights
 Settings = dict[str, Any]
 
 
@@ -51,9 +54,23 @@ def write_spikingjelly(path: Path, netlist: Netlist) -> None:
         if isinstance(node, Conv | Linear):
             tensors |= {f"{names[node.name]}.{kind}": tensor for kind, tensor in _tensors(node).items()}
     weights = path.with_suffix(".safetensors")
+    _refuse_others(weights, path)
     source = _source(netlist, flat, names, weights.name)
-    write_whole(weights, save(tensors))
-    write_whole(path, source)
+    write_together({weights: save(tensors, MARK), path: source})
+
+
+def _refuse_others(weights: Path, path: Path) -> None:
+    """Raise if an export would replace what no export wrote, such as the network's own code and trained weights."""
+    from safetensors import SafetensorError, safe_open
+
+    if path.is_file() and not path.read_bytes().startswith(f'"""{TITLE}'.encode()):
+        raise ConfigError(f"{path} is there, and no export wrote it: give another name")
+    if not weights.exists():
+        return
+    with suppress(SafetensorError, OSError), safe_open(weights, "pt") as there:
+        if MARK.items() <= (there.metadata() or {}).items():
+            return
+    raise ConfigError(f"{weights}, where the weights would go, is another file: give another name than {path}")
 
 
 def _layer(node: Node) -> tuple[str, Settings]:
@@ -91,7 +108,8 @@ def _tensors(node: Conv | Linear) -> dict[str, Tensor]:
 
 # -- the file ------------------------------------------------------------------------------------------------------
 
-TEMPLATE = '''"""A spiking network for SpikingJelly. Written by spikecal; the weights are in {weights}.
+TITLE = "A spiking network for SpikingJelly. Written by spikecal"
+TEMPLATE = '''"""{title}; the weights are in {weights}.
 
     net = load()                # step_mode="s": one frame after the other
     outputs = net(frames(x))    # [latency, N, ...] of images [N, ...] as the network was trained on
@@ -146,8 +164,8 @@ def _source(netlist: Netlist, flat: Netlist, names: Mapping[str, str], weights: 
             layers.append(f"        self.{names[node.name]} = {kind}({arguments})")
             forward.append(f"        {names[node.name]} = self.{names[node.name]}({total})")
     return TEMPLATE.format(
-        weights=weights, T=netlist.T, latency=netlist.latency, planes=netlist.planes, image=names[flat.image.name],
-        layers="\n".join(layers), forward="\n".join(forward), first=netlist.first,
+        title=TITLE, weights=weights, T=netlist.T, latency=netlist.latency, planes=netlist.planes,
+        image=names[flat.image.name], layers="\n".join(layers), forward="\n".join(forward), first=netlist.first,
         rounding=_rounding(flat.image.pixel),
     )  # fmt: skip
 

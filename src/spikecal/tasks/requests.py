@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from spikecal.analysis.timing import timings
 from spikecal.arguments import choices_of, plan_of
-from spikecal.calibration.calibrators import Weights
+from spikecal.calibration.calibrators import Potential, Weights
 from spikecal.calibration.finetune import FineTune
 from spikecal.errors import ConfigError
 from spikecal.graph.joints import DEFAULT, Joints
@@ -31,6 +31,7 @@ def pipeline_of(
     calibrators: Sequence[str] = (),
     neuron: str | None = None,
     per: Literal["layer", "channel"] | None = None,
+    potentials: Literal["neuron", "channel"] | None = None,
     effort: Effort | None = None,
 ) -> Plan:
     """The pipeline of `--pipeline` or `--config`, with changes by other flags; named classes are imported."""
@@ -48,6 +49,7 @@ def pipeline_of(
                 raise ConfigError(
                     f"{flag} changes a fixed pipeline, and auto chooses its own: add --pipeline lcp or acp"
                 )
+        result = result if potentials is None else replace(result, potentials=potentials)
         return result if images is None else result.with_images(images)
     if rounding is not None:
         result = replace(result, rounding=rounding, kappa=kappa)
@@ -66,6 +68,12 @@ def pipeline_of(
         result = replace(result, threshold=replace(result.threshold, per=per))
     if images is not None:
         result = result.with_images(images)
+    if potentials is not None:
+        if not any(isinstance(part, Potential) for part in result.parts):
+            raise ConfigError(
+                "--potentials is for initial potentials, which this pipeline lacks: use --pipeline pc or acp"
+            )
+        result = result.changed(Potential, per=potentials)
     if iterations is not None:
         if not any(isinstance(part, Weights | FineTune) for part in result.parts):
             raise ConfigError("--iterations is for weights calibration, which this pipeline lacks: use --pipeline acp")

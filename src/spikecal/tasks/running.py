@@ -7,7 +7,7 @@ from pathlib import Path
 from spikecal.devices import CPU, device_of
 from spikecal.errors import ConfigError
 from spikecal.export.export import make_netlist
-from spikecal.export.spikes import SUFFIXES, spikes_of, write_spikes
+from spikecal.export.spikes import SUFFIXES, spikes_of, without_own_potentials, write_spikes
 from spikecal.files import check_output
 from spikecal.tasks.exporting import images_for, load_network
 from spikecal.tasks.outcome import Line, Outcome, size
@@ -36,7 +36,7 @@ def run_file(asked: Running) -> Outcome:
     home = device_of(asked.device) or CPU
     snn = load_network(asked.file, asked.steps, asked.neurons)
     images, _ = images_for(asked.file, snn, asked.data, asked.data_root, asked.images, asked.seed)
-    netlist = make_netlist(snn, images).to(images.dtype)
+    netlist = make_netlist(without_own_potentials(snn), images).to(images.dtype)
     found = spikes_of(snn.to(home), netlist, images)
     write_spikes(asked.output, found)
     facts = {
