@@ -275,9 +275,9 @@ PAPERS_ENERGY = ["the paper's VGG-16, ImageNet", "64", "68.60", "75.36", "69.36"
 
 def _multiples(rows: dict[str, dict[str, float]]) -> str:
     """The cost of AUTO's efforts at each T, in conversions by LCP."""
-    first, *ways = dict.fromkeys(way for seconds in rows.values() for way in seconds)
+    first, *ways = next(iter(rows.values()))
     lines = [[f"{first}, seconds", *(f"{seconds[first]:.1f}" for seconds in rows.values())]]
-    lines += [[way, *(f"{found[way] / found[first]:.0f} ×" for found in rows.values())] for way in ways]
+    lines += [[way, *(f"{of[way] / of[first]:.0f} ×" if way in of else "" for of in rows.values())] for way in ways]
     return grid(["effort", *(f"T={T}" for T in rows)], lines)
 
 
