@@ -13,7 +13,7 @@ demo: $(STAMP)
 test: browser lint types $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto  # small tensors: one process per core, not one thread per core
 
-# Also what takes minutes: installing the package into empty environments, and the slow commands of pages.
+# Also the tests that take minutes: installing the package into empty environments, and the slow commands of pages.
 test-all: test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
 
@@ -34,7 +34,7 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/python -m mypy
 
-# The documentation site, in site/. Warnings are errors: links that lead nowhere, pages without a place. Tests build it, too.
+# The documentation site, in site/. Warnings are errors, such as dead links and pages outside the navigation. Tests build it, too.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 docs: $(STAMP)
 	$(MKDOCS) build --strict --quiet
@@ -45,8 +45,8 @@ docs-serve: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python bench/convert.py
 
-# spikecal beside SpikingJelly, sinabs and a plain loop. sinabs is installed without what it needs for files and chips:
-# it wants an older nir than SpikingJelly, and neither is asked for files here.
+# spikecal compared with SpikingJelly, sinabs and a plain loop. sinabs is installed without its dependencies: it requires an
+# older nir than SpikingJelly, and no NIR file is written here.
 PEERS := .venv-peers
 bench-peers:
 	$(PYTHON) -m venv $(PEERS)
@@ -55,8 +55,8 @@ bench-peers:
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps sinabs==3.1.3
 	$(PEERS)/bin/python bench/peers
 
-# Exported networks in other simulators. sinabs and SpikingJelly want different versions of nir: each in its own environment.
-# What was killed resumes from .venv-sinabs/work, which goes when all of it is done.
+# Exported networks in other simulators. sinabs and SpikingJelly require different versions of nir, so each has its own
+# environment. A killed run resumes from .venv-sinabs/work, which is deleted at the end.
 SINABS := .venv-sinabs
 verify-exports: $(STAMP)
 	$(PYTHON) -m venv $(SINABS)

@@ -1,4 +1,4 @@
-"""Early exit on ResNet-20: what rules that are set on training images, and on images nobody has seen, promise and keep.
+"""Early exit on ResNet-20: rules set on training images and on unseen images, and whether they keep their promise.
 
     python bench/exits.py DIR
 

@@ -1,4 +1,4 @@
-"""Why methods of others fall short here of what their papers report: small experiments on the package's ResNet-20.
+"""Why methods of others do not reach the figures of their papers here: small experiments on the package's ResNet-20.
 
     python bench/rivals.py DIR [PART …]
 

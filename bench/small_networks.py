@@ -1,4 +1,4 @@
-"""Small networks for CIFAR-10 of kinds that the paper lacks, for trying AUTO and joints.
+"""Small networks for CIFAR-10 of kinds that the paper does not have, to test AUTO and joints.
 
     spikecal train bench/small_networks.py:mobilenet --data cifar10 --config weights/small.toml --half -o FILE
 

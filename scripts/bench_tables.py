@@ -84,7 +84,6 @@ def _rates(rows: dict[str, dict[str, float]]) -> str:
     return grid(["network", "T", "values above 0, %", *kinds], lines)
 
 
-# VGG-16 on ImageNet with LCP: accuracies of the paper's ImageNet table, the rest of its text.
 def _by_steps(rows: dict[str, dict[str, float]]) -> str:
     """Each pipeline by T: divergence and agreement on held-out images, and correct answers on test images."""
     found: dict[str, dict[str, str]] = {}
@@ -264,7 +263,18 @@ def _trained(of: dict[str, Any]) -> str:
 
 
 TRAINED_AT = 4, 8, 16, 32
+# VGG-16 on ImageNet with LCP: accuracies from the paper's ImageNet table, the rest from its text
 PAPERS_ENERGY = ["the paper's VGG-16, ImageNet", "64", "68.60", "75.36", "69.36", "", "", "", "0.025 to 0.08"]
+
+
+def _multiples(rows: dict[str, dict[str, float]]) -> str:
+    """The cost of AUTO's efforts at each T, in conversions by LCP."""
+    first, *ways = dict.fromkeys(way for seconds in rows.values() for way in seconds)
+    lines = [[f"{first}, seconds", *(f"{seconds[first]:.1f}" for seconds in rows.values())]]
+    lines += [[way, *(f"{found[way] / found[first]:.0f} ×" for found in rows.values())] for way in ways]
+    return grid(["effort", *(f"T={T}" for T in rows)], lines)
+
+
 BENCHES: dict[str, tuple[str, Parts]] = {
     "why": ("claims.json", {"thresholds": _ways, "bias": _samples, "weights": _learned}),
     "energy": (
@@ -274,6 +284,7 @@ BENCHES: dict[str, tuple[str, Parts]] = {
     "waits": ("waits.json", {"rows": _waits, "delayed": _delayed}),
     "placing": ("placing.json", {"rows": _placed, "falls": _falls}),
     "joints": ("joints.json", {"rows": _joints, "reaches": _reaches}),
+    "effort": ("effort.json", {"seconds": _multiples}),
     "past": ("past_the_paper.json", {"rows": _by_steps}),
     "finetune": ("finetune.json", {"quantised": _tuned, "rows": _tuned}),
     "rivals": ("rivals.json", {"resets": _resets, "training": _trained}),

@@ -144,7 +144,7 @@ def filled(page: str, results: Path) -> str:
     def block(match: re.Match[str]) -> str:
         kind, name = match[1], match[2]
         path = results / f"{name}.json"
-        text = f"*{name}: not measured yet.*"
+        text = f"*Not measured yet: {name}.*"
         if path.exists():
             summary = json.loads(path.read_text(encoding="utf-8"))
             text = f"{KINDS[kind](summary)}\n\n[The whole page](../results/{name}.md), by `{summary['command']}`"

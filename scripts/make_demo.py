@@ -1,4 +1,4 @@
-"""Makes what the package carries for its demo: a trained ResNet-20 and a few CIFAR-10 images.
+"""Makes the data of the demo in the package: a trained ResNet-20 and a few CIFAR-10 images.
 
     python scripts/make_demo.py --data ROOT
 

@@ -28,7 +28,7 @@ few="--images 250 --iterations 100" # test images, and iterations of weights cal
 fewer="--images 150 --iterations 100 --weights-images 128"
 
 [ $# -gt 0 ] || set -- defaults ablations resnet20 rivals wide vgg16-half time detect detectors fakedata imagenet \
-    frontier frontier-high latency frontier-vgg frontier-deep frontier-wide frontier-small
+    frontier frontier-high latency frontier-vgg frontier-deep frontier-wide frontier-small frontier-imagenet
 for group; do
     case $group in
     defaults)
@@ -104,6 +104,16 @@ for group; do
             table frontier-small frontier $small --data cifar10 --data-root "$images" -T 8
         )
         ;;
+    frontier-imagenet) # low effort, as passes at 224 pixels take long
+        samples=bench/imagenet_samples.py
+        export IMAGENET_SAMPLES="$PWD/imagenet-samples"
+        (
+            cd "$ROOT" # pages name the file as it is given
+            table frontier-imagenet frontier --model $samples:efficientnet_lite0 --data $samples:photographs --effort low \
+                --row LCP --row PC --row "AUTO, low effort" --row "AUTO, low effort, latency T+33" --waits 33 \
+                -T 32 -T 64 --images 40
+        )
+        ;;
     imagenet)
         samples=bench/imagenet_samples.py
         export IMAGENET_SAMPLES="$PWD/imagenet-samples"
@@ -116,7 +126,7 @@ for group; do
         ;;
     *)
         echo "no group $group: defaults, ablations, resnet20, rivals, wide, vgg16-half, time, detect, detectors, fakedata, imagenet," \
-            "frontier, frontier-high, latency, frontier-vgg, frontier-deep, frontier-wide or frontier-small" >&2
+            "frontier, frontier-high, latency, frontier-vgg, frontier-deep, frontier-wide, frontier-small or frontier-imagenet" >&2
         exit 2
         ;;
     esac

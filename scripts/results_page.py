@@ -7,10 +7,14 @@ docs/images/frontier.png from frontier/frontier.json.
 In pages, these marks are followed by figures, up to `<!-- end -->`; what is missing is listed as not measured yet.
 
     <!-- figures GROUP/TABLE … -->      the measured figures; `GROUP/TABLE:energy` for energies, `GROUP/TABLE:` no link
-    <!-- claims GROUP/TABLE … -->       the verdicts on the paper's claims
+    <!-- claims GROUP/TABLE … -->       every verdict on a claim, with its size
+    <!-- verdicts GROUP/TABLE … -->     for each claim, how many verdicts of each kind there are
+    <!-- counts GROUP/TABLE … -->       for each kind of table, how many verdicts there are on the paper's claims
     <!-- below GROUP/TABLE … -->        points below the ANN, of all networks in one table
     <!-- chosen GROUP/TABLE … -->       the pipelines that AUTO kept, likewise
     <!-- energy PART --> and others     a part of a file of bench/results (`BENCHES` in bench_tables.py)
+
+Where several tables judge a claim for the same network and T, the table named first counts.
 """
 
 import argparse
@@ -32,9 +36,13 @@ from spikecal.reproduce.tables import find
 
 DOCS = Path(__file__).parent.parent / "docs"
 BENCH = DOCS.parent / "bench" / "results"
-KINDS = ("figures", "claims", "below", "chosen", *BENCHES)
+KINDS = ("figures", "claims", "verdicts", "counts", "below", "chosen", *BENCHES)
 BLOCK = re.compile(rf"<!-- ({'|'.join(KINDS)}) ([^>]+?) -->\n.*?<!-- end -->\n", re.DOTALL)
-PAGES = ("results.md", *(f"explanation/{name}.md" for name in ("energy", "method", "waiting", "joints", "rivals")))
+PAGES = (
+    "results.md",
+    "results-details.md",
+    *(f"explanation/{name}.md" for name in ("energy", "method", "waiting", "joints", "rivals")),
+)
 DRAWN = ("resnet20", "vgg16-half")  # that are drawn
 MARKS = {"seen": "seen", "level": "level", "not seen": "**not seen**"}
 
@@ -49,16 +57,18 @@ def filled(page: str, results: Path) -> str:
 
     def tables(kind: str, names: list[str]) -> str:
         found = {name: _load(results / f"{name.partition(':')[0]}.json") for name in names}
-        missing = [f"*{name}: not measured yet.*\n" for name, summary in found.items() if summary is None]
+        lacking = [name for name, summary in found.items() if summary is None]
         there = {name: summary for name, summary in found.items() if summary is not None}
         shown: dict[str, Callable[[dict[str, dict[str, Any]]], str]] = {
             "figures": lambda there: "\n".join(_figures(name, summary) for name, summary in there.items()),
             "claims": _claims,
+            "verdicts": _verdicts,
+            "counts": _counts,
             "below": _below,
             "chosen": _chosen,
         }
-        parts = [shown[kind](there)] if there else []
-        return "\n".join(part for part in (*parts, *missing) if part)
+        missing = [f"*Not measured yet: {', '.join(lacking)}.*\n"] if lacking else []
+        return "\n".join(part for part in (shown[kind](there) if there else "", *missing) if part)
 
     return BLOCK.sub(block, page)
 
@@ -115,32 +125,74 @@ def _first_named(lines: dict[tuple[str, str], Any]) -> Callable[[tuple[tuple[str
     return lambda line: networks.index(line[0][0])
 
 
-def _claims(found: dict[str, dict[str, Any]]) -> str:
-    """Rows for each claim, network and table: the paper's claims, then ours."""
-    parts = [_judged(found, ours) for ours in (False, True)]
-    return "\nNot said in the paper, but expected here:\n\n".join(part for part in parts if part)
-
-
-def _judged(found: dict[str, dict[str, Any]], ours: bool) -> str:
-    """The verdict at each T with its size, and the paper's sizes."""
-    rows: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+def _once(found: dict[str, dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    """The table and the verdict for each claim, network and T: of the first table that has one."""
+    known: dict[tuple[str, str, int], tuple[str, dict[str, Any]]] = {}
     for name, summary in found.items():
-        for judged in (one for one in summary["claims"] if one["ours"] == ours):
-            here = f"T={judged['T']} {MARKS[judged['verdict']]} ({size(judged, 1)})"
-            T, theirs = papers_T(judged), papers_size(judged, 1)
-            key = judged["claim"], judged["model"], f"[{name}](results/{name}.md)"
-            rows.setdefault(key, []).append((here, theirs if T is None else f"T={T} {theirs}"))
-    if not rows:
-        return ""
-    lines = [[*key, *(", ".join(filter(None, part)) for part in zip(*said, strict=True))] for key, said in rows.items()]
-    return grid(["claim", "network", "table", "here", "in the paper"], lines) + "\n"
+        for judged in summary["claims"]:
+            known.setdefault((judged["claim"], judged["model"], judged["T"]), (name, judged))
+    return list(known.values())
+
+
+def _claims(found: dict[str, dict[str, Any]]) -> str:
+    """Rows for each claim and network: the paper's claims, then ours."""
+    parts = [_judged(_once(found), ours) for ours in (False, True)]
+    return "\nNot claimed in the paper, but expected here:\n\n".join(part for part in parts if part)
+
+
+def _judged(found: list[tuple[str, dict[str, Any]]], ours: bool) -> str:
+    """The verdict at each T with its size, and the paper's sizes."""
+    rows: dict[str, dict[str, list[tuple[str, str, str]]]] = {}
+    for name, judged in (one for one in found if one[1]["ours"] == ours):
+        here = f"T={judged['T']} {MARKS[judged['verdict']]} ({size(judged, 1)})"
+        T, theirs = papers_T(judged), papers_size(judged, 1)
+        there = theirs if T is None else f"T={T} {theirs}"
+        facts = f"[{name}](results/{name}.md)", unbroken(here), unbroken(there)
+        rows.setdefault(judged["claim"], {}).setdefault(judged["model"], []).append(facts)
+    lines = []
+    for claim, networks in rows.items():
+        for i, (network, said) in enumerate(networks.items()):
+            cells = [", ".join(dict.fromkeys(filter(None, part))) for part in zip(*said, strict=True)]
+            lines.append(["" if i else claim, network, *cells])
+    return grid(["claim", "network", "table", "here", "in the paper"], lines) + "\n" if lines else ""
+
+
+def unbroken(text: str) -> str:
+    """The same on one line, also in a narrow column."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def _verdicts(found: dict[str, dict[str, Any]]) -> str:
+    """How many networks and T show each claim, and the range of its size."""
+    claims: dict[str, list[dict[str, Any]]] = {}
+    for _, judged in _once(found):
+        claims.setdefault(judged["claim"], []).append(judged)
+    lines = []
+    for claim, verdicts in claims.items():
+        ends = [pick(verdicts, key=lambda judged: float(judged["size"])) for pick in (min, max)]
+        lines.append([claim, *_tally(verdicts), " to ".join(dict.fromkeys(size(judged, 1) for judged in ends))])
+    return grid(["claim", *MARKS, "size here"], lines) + "\n"
+
+
+def _counts(found: dict[str, dict[str, Any]]) -> str:
+    """How many verdicts there are on the paper's claims about each kind of table."""
+    titles: dict[str, list[dict[str, Any]]] = {}
+    for name, judged in _once(found):
+        if not judged["ours"]:
+            titles.setdefault(found[name]["title"], []).append(judged)
+    return grid(["table", *MARKS], [[title, *_tally(verdicts)] for title, verdicts in titles.items()]) + "\n"
+
+
+def _tally(verdicts: Sequence[dict[str, Any]]) -> list[str]:
+    """How many there are of each verdict."""
+    return [str(sum(judged["verdict"] == mark for judged in verdicts)) for mark in MARKS]
 
 
 def _measured(kind: str, part: str) -> str:
     """A part of a bench's results."""
     file, parts = BENCHES[kind]
     found = _load(BENCH / file) or {}
-    return parts[part](found[part]) + "\n" if part in found else f"*{part}: not measured yet.*\n"
+    return parts[part](found[part]) + "\n" if part in found else f"*Not measured yet: {part}.*\n"
 
 
 def panels(results: Path) -> dict[str, tuple[Means, float]]:

@@ -24,6 +24,11 @@ LINK = re.compile(r"(?<=\]\()(?P<target>[^)#\s:]+)(?P<anchor>#[^)\s]*)?(?=\))")
 PICTURE = re.compile(r"!\[(?P<words>[^\]]*)\]\((?P<target>[^)#\s:]+)\.png\)")
 FENCE = re.compile(r"(^ *```.*?^ *```$)", re.DOTALL | re.MULTILINE)
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+CELL = re.compile(r"<(t[dh])>(.*?)(?=</\1>)", re.DOTALL)
+FIGURE = re.compile(r"(?<=\d) ± (?=\d)|\bT = (?=\d)")
+TAG = re.compile("<[^>]+>")
+WORDS = 60  # letters; a cell with more is one of words, not of figures
+UNBROKEN = "\N{NO-BREAK SPACE}"
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -56,7 +61,13 @@ def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    return FORMULA.sub(_formula, html)
+    return CELL.sub(_cell, FORMULA.sub(_formula, html))
+
+
+def _cell(match: re.Match[str]) -> str:
+    """A cell of a table, its figures on one line; if it has many words, they get room on a phone."""
+    kind = ' class="words"' if len(TAG.sub("", match[2])) > WORDS else ""
+    return f"<{match[1]}{kind}>{FIGURE.sub(lambda figure: figure[0].replace(' ', UNBROKEN), match[2])}"
 
 
 def _formula(match: re.Match[str]) -> str:

@@ -62,7 +62,7 @@ def report_of(program: Path, *arguments: object) -> Any:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
         text=True,
-        timeout=1800,  # where many share the processor
+        timeout=1800,  # on a busy machine
     )
     assert found.returncode == 0, found.stderr
     return json.loads(found.stdout)

@@ -15,7 +15,7 @@ class Site:
     ranges: bool = True
     cuts: list[int] = field(default_factory=list)  # bytes after which the next answers break off
     wrong_range: bool = False
-    hold: threading.Event | None = None  # waited for in the middle of an answer
+    hold: threading.Event | None = None  # the client waits in the middle of an answer
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     url: str = ""
 

@@ -32,7 +32,7 @@ def test_the_order_names_everything_once() -> None:
 
 
 def test_calibrators_and_analysis_know_nothing_of_ranks() -> None:
-    """Only what drives a calibration, and sums over images, does."""
+    """Only modules that drive a calibration, or sum over images, know about ranks."""
     driving = {"divergence", "samples", "sweep", "view", "whole"}
     files = [*(PACKAGE / "analysis").rglob("*.py"), *(PACKAGE / "calibration").rglob("*.py")]
     knowing = {file.stem for file in files if "ranks" in imported(file) or ".ranks" in file.read_text()}

@@ -61,7 +61,7 @@ def test_without_records_the_network_is_the_same(tmp_path: Path) -> None:
         with_them, without = (spikecal.convert(model, x, T=8, pipeline=pipeline, records=r) for r in (True, False))
         assert same(with_them.snn, without.snn)
         assert with_them.records
-        assert bool(without.records) == (pipeline == "lcp")  # calibrators leave theirs anyway
+        assert bool(without.records) == (pipeline == "lcp")  # calibrators leave their current as it is
         without.save(tmp_path / "a.snn")
         assert torch.equal(spikecal.load(tmp_path / "a.snn")(x), with_them.snn(x))
 

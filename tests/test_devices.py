@@ -1,4 +1,4 @@
-"""Devices: named ones, default ones that are another's, budgets, and packing without numpy."""
+"""Devices: by name, with a default device set, memory budgets, and packing without numpy."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -26,7 +26,7 @@ FIRST = "$ spikecal convert resnet20-nobn --data demo -T 4 --pipeline lcp --cali
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the first command of all pages was run."""
+    """The folder in which the first command of all pages ran."""
     place = tmp_path_factory.mktemp("export")
     assert FIRST in (ROOT / "docs" / "how-to" / "export.md").read_text()
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Calibrators, thresholds and neurons of one's own: docs/how-to/extending.md as it is, and what goes wrong."""
+"""Custom calibrators, thresholds and neurons: the code of docs/how-to/extending.md, and its errors."""
 
 import re
 import subprocess
@@ -223,7 +223,7 @@ def divided(view: StageView) -> Update:
         (lambda view: Update(step_bias=torch.zeros(8, 4)), r"step_bias of shape \[8, 4\], not \[4, 8\]"),
         (lambda view: Update(scale=-torch.ones(1)), "by factors that are not positive"),
         (lambda view: Update(weights={"nope": torch.zeros(1)}), "weights to 'nope', which is no .* it has"),
-        (lambda view: Update(weights={"body": view.stage.weighted()[0].op.weight}), "must say `learns = True`"),
+        (lambda view: Update(weights={"body": view.stage.weighted()[0].op.weight}), "must set `learns = True`"),
         (lambda view: None, "returned None, not an Update"),
         (divided, "raised ZeroDivisionError: by nothing"),
     ],
@@ -299,19 +299,21 @@ def test_missing_names_are_reported(mine: Path) -> None:
 
 
 class Gain(spikecal.Calibrator):
-    """No dataclass: what it was made with would be in no file, and in no fingerprint of a working directory."""
+    """Not a dataclass: its settings would be missing from files and from fingerprints of working directories."""
 
     def __init__(self, gain: float) -> None:
         object.__setattr__(self, "gain", gain)
 
 
-def test_settings_that_are_no_fields_are_refused_before_the_work() -> None:
-    with pytest.raises(ConfigError, match=r"Gain cannot be stored: gain is not a field of it: make Gain a dataclass"):
+def test_settings_that_are_not_fields_are_refused_before_the_work() -> None:
+    with pytest.raises(
+        ConfigError, match=r"Gain cannot be stored: gain is not one of its fields: make Gain a dataclass"
+    ):
         spikecal.convert(residual(), images(8), T=4, pipeline=Pipeline(sweeps=((Gain(2.0),),)))
 
 
 class Plain(spikecal.Neuron):
-    """Fires, and knows no closed form."""
+    """A neuron without a closed form."""
 
     def advance(self, current: Tensor, state: Any, cells: spikecal.Cells, steps: int) -> Any:
         for t in range(steps):

@@ -35,7 +35,7 @@ def test_spikes_are_those_of_a_cpu() -> None:
 
 
 @pytest.mark.parametrize("pipeline", [LCP, SHORT, spikecal.AUTO])
-def test_a_conversion_there_is_one_of_the_same_network(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_a_conversion_exists_for_the_same_network(pipeline: Pipeline, tmp_path: Path) -> None:
     effort = "low" if pipeline is spikecal.AUTO else None
     result = spikecal.convert(
         residual(), images(32), T=8, pipeline=pipeline, effort=effort, device=best_device(), workdir=tmp_path / "work",

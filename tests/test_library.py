@@ -1,4 +1,4 @@
-"""What the command line can, Python can: check, load_model, reports, summaries, progress, and public names."""
+"""Python can do what the command line can: check, load_model, reports, summaries, progress, public names."""
 
 import inspect as inspection
 import io
@@ -32,14 +32,14 @@ def test_every_error_is_public_and_every_public_name_is_there() -> None:
     )
 
 
-def test_check_tells_what_converts_and_what_it_takes() -> None:
+def test_check_lists_what_converts_and_its_cost() -> None:
     found = spikecal.check(residual(), images(4), T=8, pipeline="lcp")
     assert found.converts and not found.refused and found.estimate is not None and found.estimate.seconds > 0
     assert found.stages[0]["stage"] == "relu"
     assert "Residual: converts" in str(found) and "at T = 8 about" in repr(found) and "<table>" in found._repr_html_()
 
 
-def test_check_tells_every_place_that_is_refused() -> None:
+def test_check_lists_every_refused_place() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sigmoid(), nn.Conv2d(4, 4, 3), nn.GELU())
     found = spikecal.check(model, images(2))
     assert not found.converts and [error.layer for error in found.refused] == ["1", "3"]

@@ -1,4 +1,4 @@
-"""The plan of a conversion: what it says is what is used, and there is none where there is no room."""
+"""The plan of a conversion: it matches what is used, and conversions without room are refused."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> planning.Needs:
 
 @pytest.fixture
 def on_disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Bytes between stages that are on disk after each that is written."""
+    """Bytes between stages on disk, after each write."""
     sizes: list[int] = []
     write = cache._write
 
@@ -41,7 +41,7 @@ def on_disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_the_disk_holds_what_the_plan_says(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, on_disk: list[int], kept: bool
 ) -> None:
-    """All of it with a working directory; without one, what memory has no room for."""
+    """Everything with a working directory; otherwise only what does not fit into memory."""
     settings: dict[str, Any] = {"workdir": tmp_path / "work"} if kept else {"memory": 1}
     found = planned(monkeypatch, pipeline="lcp", micro_batch=COUNT, **settings)
     assert found.disk == found.cached

@@ -69,7 +69,7 @@ class Drawing:
     # -- layers ------------------------------------------------------------------------------------------------
 
     def weighted(self, layer: nn.Conv2d | nn.ConvTranspose2d | nn.Linear, i: int, centred: float = 0.5) -> int:
-        """A layer scaled so that what it gives is about 1, and not all of it on one side of zero."""
+        """A layer scaled so that its outputs are about 1, on both sides of zero."""
         layer.requires_grad_(False)
         if layer.bias is not None:
             layer.bias.zero_()
@@ -318,7 +318,7 @@ def for_few_steps(snn: SpikingNetwork) -> Graph:
 
 
 def same_spikes(snn: SpikingNetwork, x: Tensor, totals: Totals) -> None:
-    """In double precision hardly a spike is on the edge, so all three ways to run a network give the same ones."""
+    """In double precision almost no spike is on the edge, so all three ways to run a network give the same spikes."""
     run, unit = snn.run(x), snn.normalized().run(x)
     assert run.spikes.keys() == unit.spikes.keys()
     totals.slots += FEW * sum(s.numel() for s in run.spikes.values())
@@ -350,7 +350,7 @@ def same_bits(snn: SpikingNetwork, x: Tensor, totals: Totals) -> None:
     start = late.latency - FEW
     assert found[:start] == [None] * start
     totals.late += start > 0
-    # means over positions whose number is no power of two are rounded, and not alike for one step and for many
+    # means over a number of positions that is not a power of two are rounded, differently for one step and many
     means = any(isinstance(node.op, Reduce | AdaptiveAvgPool) for node in late.graph.nodes.values())
     torch.testing.assert_close(torch.stack(found[start:]), expected, rtol=0, atol=1e-12 if means else 0)
 
@@ -363,7 +363,7 @@ def test_networks_from_the_closed_set_convert_and_give_the_anns_answers() -> Non
     def one(drawing: tuple[Drawn, Tensor, Counter[str]], per: str) -> None:
         model, x, parts = drawing
         key = (str(model), float(model(x).sum()))
-        if key not in totals.networks:  # hypothesis likes to repeat itself
+        if key not in totals.networks:  # hypothesis repeats examples
             check(model, x, per, totals)
             totals.networks.add(key)
             totals.parts += parts

@@ -190,7 +190,7 @@ def same(one: SpikingNetwork, two: SpikingNetwork, name: str) -> bool:
     )
 
 
-def test_closed_form_weights_aim_at_both_signs() -> None:
+def test_closed_form_weights_fit_both_signs() -> None:
     """A linear stage whose neurons clip nothing: the fit is plain ridge regression, negative values included."""
     model, x = mobile(), images(64)
     made = {}
@@ -310,7 +310,7 @@ def test_files_have_a_format_of_their_own(results: dict[str, spikecal.Result], t
 
 
 def test_files_without_a_reach_fire_at_half_a_threshold(tmp_path: Path) -> None:
-    """As all files did that were written before there was one."""
+    """As in all files written before there was one."""
     x = dyadic_images(4)
     before = exact(True)
     (name,) = signed_stages(before)

@@ -34,7 +34,7 @@ def brute_force(boxes: Tensor, scores: Tensor, threshold: float) -> list[int]:
 
 
 def test_code_of_users_may_import_torchvision(tmp_path: Path) -> None:
-    """In a process where nobody has imported it yet."""
+    """In a process that has not imported it yet."""
     (tmp_path / "mine.py").write_text(
         "from torchvision.datasets import FakeData\n\ndef data(split):\n    return FakeData(3, (3, 8, 8), 2)\n"
     )
@@ -76,7 +76,7 @@ def test_nms_of_more_boxes_than_are_compared_at_a_time() -> None:
 
 
 def test_each_box_of_a_chain_drops_the_next_but_one() -> None:
-    """Of boxes that overlap only their neighbours every other one stays: it takes a round a box to know."""
+    """Of boxes that overlap only their neighbours, every other one stays; that takes one round per box."""
     left = torch.arange(101.0)
     boxes = torch.stack([left, torch.zeros(101), left + 1.5, torch.ones(101)], dim=1)
     assert nms(boxes, -left, 0.1).tolist() == list(range(0, 101, 2))
@@ -152,7 +152,7 @@ def test_roi_align_is_torchvisions_inside_the_image(ratio: int, aligned: bool) -
 
 
 def sampled(plane: Tensor, y: float, x: float) -> float:
-    """A bilinear sample by the compiled operator's rules."""
+    """A bilinear sample, by the rules of the compiled operator."""
     height, width = plane.shape
     if not (-1 <= y <= height and -1 <= x <= width):
         return 0.0

@@ -8,7 +8,7 @@ import torch
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Tiny tensors wait longer for a second thread than they work, and a killed run is compared byte by byte."""
+    """One thread: tiny tensors would mostly wait for a second one, and killed runs are compared byte by byte."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,4 +1,4 @@
-"""Networks whose layers of neurons all wait, whatever a search would say."""
+"""Networks whose layers of neurons all wait, without a search."""
 
 import torch
 from torch import nn

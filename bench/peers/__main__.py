@@ -1,4 +1,4 @@
-"""spikecal beside other ways to a spiking network: time, memory, accuracy and spikes; bench/results/peers.json.
+"""spikecal compared with other ways to a spiking network: time, memory, accuracy and spikes; bench/results/peers.json.
 
     make bench-peers                                half an hour, in an environment of its own; rerun to resume
     python bench/peers [--data-root DIR]            the same, where the peers are installed

@@ -1,4 +1,4 @@
-"""Conversion and a loop over time as research code has them: modules with a state, called once a step."""
+"""Conversion and a loop over time as in research code: modules with a state, called once per step."""
 
 from collections.abc import Callable
 from copy import deepcopy

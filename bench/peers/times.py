@@ -20,7 +20,7 @@ TIMED_T = 16
 TRIED = 32  # images at least, on which the fastest way is found
 ENOUGH = 5.0  # seconds after which a conversion is not measured again
 
-# With one thread, seconds of the processor: those that others of a shared machine take are none of ours.
+# With one thread, processor seconds: those of other users of a shared machine do not count.
 CLOCK = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
 
 

@@ -21,7 +21,7 @@ except ImportError:  # not on Windows
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 NO_LIMIT = 2**62
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
-NEVER, LARGEST = 2**31 - 1, 2**25  # the largest number it takes, and the largest value that it keeps by itself
+NEVER, LARGEST = 2**31 - 1, 2**25  # the largest number it accepts, and the largest value that it keeps by default
 CGROUPS = {  # by the controller in /proc: the folder of its groups, and their files for limit and usage
     "": ("/sys/fs/cgroup", ("memory.max", "memory.current")),
     "memory": ("/sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")),

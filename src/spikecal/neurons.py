@@ -205,7 +205,7 @@ class TemporalSwitch(IntegrateAndFire):
 
 @dataclass(frozen=True)
 class ResetToZero(Neuron):
-    """`v <- v + I(t) + b`; a spike where `v >= theta`; there `v <- 0`, whatever was above theta (a hard reset).
+    """`v <- v + I(t) + b`; a spike where `v >= theta`; there `v <- 0`, even if v exceeded theta (a hard reset).
 
     What networks were converted to before soft resets (Sengupta et al., Going deeper in spiking neural networks, 2019).
     """

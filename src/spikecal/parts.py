@@ -72,7 +72,7 @@ def plain(part: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
     if loose := [name for name in vars(part) if name not in settings and not hasattr(type(part), name)]:
         cls = type(part).__name__
         raise ConfigError(
-            f"{cls} cannot be stored: {loose[0]} is not a field of it: make {cls} a dataclass(frozen=True)"
+            f"{cls} cannot be stored: {loose[0]} is not one of its fields: make {cls} a dataclass(frozen=True)"
         )
     for name, value in settings.items():
         if not is_plain(value):

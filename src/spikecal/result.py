@@ -28,7 +28,13 @@ from spikecal.tables import Table
 class Result:
     """Networks for every requested T, and a record of how they were made.
 
-    `origin` is that record, as a file stores it; later measurements of the networks are added to it.
+    Attributes:
+        networks: The network for each T.
+        records: One entry per T, sweep and stage: thresholds, errors before and after, firing rates, seconds.
+        pipelines: The pipeline used for each T.
+        histograms: The ANN's activations on the calibration images, by layer.
+        timings: Seconds by phase.
+        origin: How the networks were made, as a file stores it. Measurements of the networks are added to it.
     """
 
     networks: dict[int, SpikingNetwork]
@@ -49,6 +55,7 @@ class Result:
         return self.pipelines[max(self.pipelines)]
 
     def at(self, T: int) -> SpikingNetwork:
+        """The network for this T."""
         if whole(T) not in self.networks:
             raise ConfigError(f"there is no network for T={T}: choose from T={sorted(self.networks)}")
         return self.networks[T]
@@ -66,8 +73,7 @@ class Result:
     def summary(self, data: Any = None, ann: nn.Module | None = None, *, progress: Watching = None) -> Table:
         """One line per T: latency, pipeline, remaining error, firing rate, seconds.
 
-        With `data`, as `evaluate` takes it, the networks are also run, to show
-        accuracy, spikes and energy.
+        With `data`, as `evaluate` takes it, the networks are also run, which adds accuracy, spikes and energy.
         """
         if data is not None:
             table: Table = _above("tasks.results").measured(self, data, ann, progress)
@@ -80,8 +86,8 @@ class Result:
     ) -> None:
         """Write one HTML page, as `spikecal report` does.
 
-        With `data`, normalised images or (images, labels), the networks are run on it; without it, the
-        page shows what the conversion recorded. `ann` is the source model, needed if the network no longer contains it.
+        With `data`, normalised images or (images, labels), the networks are run on it; without it, the page shows what
+        the conversion recorded. `ann` is the source model; it is needed if calibration changed the weights.
         """
         _above("tasks.results").write_page(self, Path(path), data, ann, progress)
 
@@ -91,7 +97,7 @@ class Result:
 
     @whatever_the_default
     def save(self, path: str | Path) -> None:
-        """Write one file with all networks, and the timings to `path + ".json"`; of several ranks, one writes."""
+        """Write all networks to one file, and the timings to `path + ".json"`. Of several ranks, only one writes."""
         if not writes():
             return
         layers = {name: histogram.layer() for name, histogram in self.histograms.items()}

@@ -106,7 +106,7 @@ class Workdir:
         return own
 
     def save(self, key: str, tensors: dict[str, Tensor], record: Any) -> None:
-        """Save a finished step; no rank goes on before it is saved."""
+        """Save a finished step; no rank continues before it is saved."""
         if self._ranks.first:
             self._save(key, tensors, record)
         self._ranks.wait()

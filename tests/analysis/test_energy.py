@@ -86,7 +86,7 @@ def test_fanout_is_how_many_outputs_an_input_reaches(op: Any, shape: tuple[int, 
 
 
 class Brute:
-    """Counts spike by spike and step by step: each one alone through the graph, until it meets weights."""
+    """Counts spike by spike and step by step: each spike goes through the graph alone until it meets weights."""
 
     def __init__(self, snn: SpikingNetwork, x: Tensor) -> None:
         self.snn, self.sops, self.macs = snn, dict[str, float](), dict[str, float]()

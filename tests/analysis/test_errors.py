@@ -103,7 +103,7 @@ def test_against_torch_alone() -> None:
     torch.testing.assert_close(first.relative, (x1 - s1).square().sum(over) / x1.square().sum(over))
     torch.testing.assert_close(first.parts["total"].mean, (x1 - s1).mean(over), atol=1e-7, rtol=1e-5)
     assert float(first.parts["input"].squared.sum()) == 0  # the image is no spike
-    assert first.share("unevenness") < 1e-4  # a constant current has the closed form, but for rounding
+    assert first.share("unevenness") < 1e-4  # a constant current has the closed form, up to rounding
     clipped = (x1 - thetas[0].reshape(1, -1, 1, 1)).clamp(min=0)
     torch.testing.assert_close(first.parts["clipping"].squared, clipped.square().sum(over) / 12)
     r2 = F.relu(net[2](s1.float())).double()
@@ -123,7 +123,7 @@ def test_against_torch_alone() -> None:
     assert found.objective == pytest.approx(8 * squares[0] + 4 * squares[1] + 2 * squares[2])
 
 
-def test_a_longer_run_leaves_less_of_it() -> None:
+def test_a_longer_run_reduces_it() -> None:
     result = spikecal.convert(residual(), images(32), T=[4, 64], pipeline="baseline")
     short, long = (measure_errors(residual(), result.at(T), images(32)) for T in (4, 64))
     assert long.objective < short.objective / 4

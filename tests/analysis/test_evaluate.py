@@ -94,7 +94,7 @@ def test_the_ann_is_still_in_a_file_unless_weights_were_calibrated(tmp_path: Pat
         assert (ann is not None) == kept
         if ann is not None:
             torch.testing.assert_close(ann.run(x), residual()(x), atol=1e-5, rtol=1e-4)
-    assert original(spikecal.convert(residual(), x, T=4).snn) is None  # it does not say how it was made
+    assert original(spikecal.convert(residual(), x, T=4).snn) is None  # it does not state how it was made
 
 
 def test_rate_of_a_network_counts_neurons() -> None:

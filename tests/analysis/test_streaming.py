@@ -1,4 +1,4 @@
-"""Evaluation reads beside computing, holds two batches at most, and says how fast and how well it goes."""
+"""Evaluation reads while it computes, holds two batches at most, and shows speed and accuracy."""
 
 import gc
 import re
@@ -64,7 +64,7 @@ def test_a_stream_is_read_by_another_thread_and_never_held() -> None:
     stream, told = Stream(), Told()
     found = spikecal.evaluate(snn(), stream, told)
     assert found.images == BATCHES * SIZE
-    assert stream.most <= 3  # the one at work, the one that waits, the one being made
+    assert stream.most <= 3  # the batch at work, the one that waits, the one being made
     assert stream.readers.isdisjoint({get_ident()})
     whole = [images(SIZE, seed=number) for number in range(BATCHES)]
     assert found.accuracy == spikecal.evaluate(snn(), (torch.cat(whole), torch.arange(SIZE).repeat(BATCHES))).accuracy

@@ -76,7 +76,7 @@ def test_without_flips_the_hessian_is_exact() -> None:
     torch.testing.assert_close(bound.left, 2 * error.square().sum(1), atol=1e-6, rtol=1e-2)
 
 
-def test_graphs_that_are_no_chains() -> None:
+def test_graphs_that_are_not_chains() -> None:
     """A skip, a max-pool, a joint and a cat: the repaired bound is about any stages in running order."""
     x = images(16, 4)
     result = spikecal.convert(residual(), x, T=6, pipeline="lcp")

@@ -1,4 +1,4 @@
-"""What is said of waits: why placements were kept or dropped, and that it is JSON."""
+"""Reports about waits: why placements were kept or dropped, also as JSON."""
 
 import json
 import math
@@ -45,7 +45,7 @@ def test_a_verdict_says_why_a_placement_is_not_the_one(other: Trial, verdict: st
         ),
         ([trial(T=2, gain=2.0, error=0.1, divergence=1.5)], 0, 16, "no layer waits: T = 4 without waits"),
         ([], 0, 16, "T leaves no room for it within the latency"),
-        ([], 0, 1, "waiting was not tried: to see whether it helps takes at least 8 calibration images"),
+        ([], 0, 1, "waiting was not tried: that takes at least 8 calibration images"),
     ],
 )
 def test_decisions_are_reported(tried: list[Trial], kept: int, images: int, why: str) -> None:
@@ -59,7 +59,7 @@ def test_the_kept_placement_is_known_by_its_waits() -> None:
     assert search_of(stored, 4, {"a": 1}).kept == fewer
     assert search_of(stored, 4, {}).kept == NONE
     assert search_of(stored, 8, {"a": 1}).kept is None
-    assert "none of those" in search_of(stored, 8, {"a": 1}).why()
+    assert "not among those" in search_of(stored, 8, {"a": 1}).why()
 
 
 def test_what_was_not_measured_is_null() -> None:

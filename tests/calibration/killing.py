@@ -36,7 +36,7 @@ PIPELINE = spikecal.Pipeline(
 
 
 def die_in_sgd(call: int) -> Trap:
-    """A trap: the `call`-th step of SGD is not survived."""
+    """A trap: the process dies in the `call`-th step of SGD."""
 
     def arm() -> None:
         original, calls = torch.optim.SGD.step, iter(range(1, sys.maxsize))
@@ -52,7 +52,7 @@ def die_in_sgd(call: int) -> Trap:
 
 
 def die_in_save(suffix: str, call: int) -> Trap:
-    """A trap: the `call`-th file of this kind is written beside its place, and never renamed."""
+    """A trap: the process dies after writing the `call`-th file of this kind, before renaming it."""
 
     def arm() -> None:
         original, calls = os.replace, iter(range(1, sys.maxsize))
@@ -84,7 +84,7 @@ def steps(work: Path) -> dict[str, int]:
 
 
 def kill_and_resume(folder: Path, trap: Trap | None = None, seconds: float | None = None) -> dict[str, Any]:
-    """One death and what the next run makes of it."""
+    """One kill, and the result of the next run."""
     work, out = folder / "work", folder / "net.snn"
     while child(work, out, trap, seconds):  # it was faster than measured: there was nothing to kill
         assert seconds is not None, "the trap did not work"

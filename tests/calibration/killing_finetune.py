@@ -21,7 +21,7 @@ PIPELINE = Pipeline(sweeps=(FineTune(images=16, iterations=10, batch=8, lr=1e-3)
 
 
 def convert(work: Path, out: Path, survived: int | None) -> None:
-    """Convert, and die inside the iteration after so many that were survived."""
+    """Convert, and die inside an iteration after so many complete ones."""
     phases.SAVE_SECONDS = 0
     if survived is not None:
         advance, left = FineTune.advance, iter(range(survived, -1, -1))

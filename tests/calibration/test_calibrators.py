@@ -1,4 +1,4 @@
-"""Each calibrator lowers what it is there to lower; weights against an independent small re-implementation."""
+"""Each calibrator lowers its own objective; weights agree with a small independent re-implementation."""
 
 import math
 from collections.abc import Iterator
@@ -269,7 +269,7 @@ def test_weights_are_learned_through_every_kind_of_operation() -> None:
 def test_a_rate_that_would_diverge_is_lowered_and_reported() -> None:
     """Larger images have a steeper loss; learning still lowers the error, at a rate that the record names."""
     model, x = small(), images(16, 32)
-    pipeline = only(Weights(iterations=100, batch=8, lr=0.1), rounding="floor")  # leaves weights something to gain
+    pipeline = only(Weights(iterations=100, batch=8, lr=0.1), rounding="floor")  # leaves room for weights to improve
     result = spikecal.convert(model, x, T=2, pipeline=pipeline)
     second = result.records[1]
     assert "would diverge at a learning rate of 0.1" in second.notes[0]

@@ -46,7 +46,7 @@ def test_the_weights_of_the_least_loss_are_kept() -> None:
     best = Best()
     for loss in (3.0, 2.0, 1.9999, 2.5):
         best.look(loss, {"w": torch.tensor(loss)})
-    assert float(best.weights["w"]) == pytest.approx(1.9999) and best.in_vain == 2  # that was hardly less
+    assert float(best.weights["w"]) == pytest.approx(1.9999) and best.in_vain == 2  # that was almost no reduction
 
 
 def converted(**settings: Any) -> spikecal.Result:
@@ -56,11 +56,11 @@ def converted(**settings: Any) -> spikecal.Result:
 
 
 def test_a_stage_stops_where_nothing_is_gained() -> None:
-    """A rate so high that the first steps do all there is to do, or harm."""
+    """A rate so high that the first steps do everything, or harm."""
     quick = converted(optimiser="adam", lr=0.05, iterations=100, held_out=0.25)
     notes = [note for record in quick.records for note in record.notes]
     assert any("the held-out loss no longer fell, stopped after" in note for note in notes)
-    patient = converted(optimiser="adam", lr=1e-4, iterations=5, held_out=0.25)  # too few to be in vain
+    patient = converted(optimiser="adam", lr=1e-4, iterations=5, held_out=0.25)  # so few that none is wasted
     assert not any("stopped" in note for record in patient.records for note in record.notes)
 
 

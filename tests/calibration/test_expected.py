@@ -68,7 +68,7 @@ def test_the_advice_fits_the_cause(caplog: pytest.LogCaptureFixture) -> None:
     assert "energy" not in caplog.text
 
 
-def test_check_says_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "resnet20", "-T", "4", "--json"]) == 0
     few = json.loads(capsys.readouterr().out)["estimate"]["energy_ratio"]
     assert main(["check", "resnet20", "-T", "256"]) == 0

@@ -162,7 +162,7 @@ def test_large_images_are_learned_from_in_parts(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("rounding", ["bias", "potential", "floor"])
-def test_it_lowers_the_divergence_and_spikes_that_wait_are_the_quantised_network(rounding: Rounding) -> None:
+def test_it_lowers_the_divergence_and_waiting_spikes_equal_the_quantised_network(rounding: Rounding) -> None:
     x, model = images(16).double(), residual().double()
     model.fc.weight *= 30  # scores that differ
     network, aim, before = tuned(model, singly(x), Pipeline(rounding=rounding, sweeps=(OWN,)), T - 1)

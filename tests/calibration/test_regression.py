@@ -110,7 +110,7 @@ class Sum(nn.Module):
 
 
 def one_sided(z: Tensor, predicted: Tensor, most: Tensor) -> Tensor:
-    """The projection of what is predicted on what is as good as z."""
+    """The projection of a prediction onto the values that are as good as z."""
     low, high = torch.where(z > 0, z, -torch.inf), torch.where(z < most, z, torch.inf)
     low, high = torch.where(z < most, low, most), torch.where(z > 0, high, 0.0)
     return predicted.clamp(low, high)
@@ -118,7 +118,7 @@ def one_sided(z: Tensor, predicted: Tensor, most: Tensor) -> Tensor:
 
 @pytest.mark.usefixtures("unguarded")
 def test_neurons_have_a_one_sided_target_that_is_taken_anew_in_every_round() -> None:
-    """Written out for two summed branches; its error and penalty together fall from round to round."""
+    """Written out for two summed branches; error plus penalty fall from round to round."""
     model, x, T = Sum().double().eval().requires_grad_(False), images(24).double(), 4
     objectives = []
     for rounds in (1, 2, 3, 5):
@@ -162,7 +162,7 @@ def test_an_output_that_is_an_activation_is_read_without_a_bias_and_fitted_so() 
 
 
 class Unfit(nn.Module):
-    """Weights that are no plain term of the sum at their stage's end: before a pool, before others, broadcast."""
+    """Weights that are not a plain term of the sum at their stage's end: before a pool or weights, or broadcast."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ def test_killed_at_twenty_random_moments_it_ends_with_the_same_bytes(killed: dic
         assert death["finished"] and death["bytes"] == expected
         assert not death["redone"]
         assert not death["left"]
-    # the moments were spread over the whole run: different things were done by then, and were not done again
+    # the moments were spread over the whole run: different parts were finished by then, and were not repeated
     assert len({death["done"] for death in killed["moments"]}) >= 6
 
 
@@ -204,7 +204,7 @@ def test_the_workdir_of_another_conversion_is_refused(work: Path, changes: dict[
     leftover.touch()
     with pytest.raises(ConfigError, match=f"{work} holds another conversion"):
         convert(work, **changes)
-    assert leftover.exists()  # nothing of the other one was touched
+    assert leftover.exists()  # the other one is unchanged
     convert(work)
     assert not leftover.exists()
 
@@ -292,7 +292,7 @@ def test_a_workdir_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=f"{folder} cannot be used"):
             convert(folder)
     (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "T2").touch()  # in the way of a folder
+    (tmp_path / "work" / "T2").touch()  # a file where a folder should be
     with pytest.raises(FileError, match=r"work/T2/.* cannot be written"):
         convert(tmp_path / "work")
 

@@ -53,7 +53,7 @@ def corrected(current: Tensor, target: Tensor, op: Spike, rounds: int, rate: flo
 
 
 @pytest.mark.parametrize("wait", [0, 2])
-def test_against_a_loop_by_hand(wait: int) -> None:
+def test_against_a_plain_loop(wait: int) -> None:
     model, x = Two().double().requires_grad_(False), torch.rand(32, 6, dtype=torch.float64)
     calibrator = TemporalBias(rounds=3, rate=0.4, images=32)
     plain = spikecal.convert(model, x, T=T, pipeline=Pipeline()).snn

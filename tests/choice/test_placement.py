@@ -84,7 +84,7 @@ def test_waits_are_spread_in_proportion(weights: list[float], count: int, expect
     [
         (3, [1, 1, 1], 3, [1, 1, 1]),
         (1, [9, 1, 1], 2, [1, 1, 0]),  # what the first cannot take goes to the others
-        (2, [0, 1], 3, [1, 2]),  # to those without a share, if there is no other place
+        (2, [0, 1], 3, [1, 2]),  # to those without a share, if no other place is left
         (1, [1, 1], 7, [1, 1]),
         (0, [1, 1], 4, [0, 0]),
     ],
@@ -176,7 +176,7 @@ def test_waits_bring_a_real_network_nearer_to_the_ann_within_the_latency() -> No
     assert found["images"] == PARTS["train"] // 4 and all(trial["latency"] <= 14 for trial in found["tried"])
 
 
-def test_a_latency_of_T_is_no_waiting_to_the_bit() -> None:
+def test_a_latency_of_T_equals_no_waiting_bit_for_bit() -> None:
     x = images(4, seed=5)
     assert torch.equal(converted().snn(x), converted(latency=4).snn(x))
     assert torch.equal(converted().snn(x), converted(latency="1x").snn(x))
@@ -261,7 +261,7 @@ def test_weights_are_calibrated_with_the_waits_in_place() -> None:
         ({"T": None, "latency": "+10"}, r"a latency of \+10 needs a T"),
     ],
 )
-def test_a_latency_that_cannot_be_is_named(settings: dict[str, Any], words: str) -> None:
+def test_an_impossible_latency_is_named(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         converted(**settings)
 
@@ -300,7 +300,7 @@ def test_stopped_in_the_search_it_resumes_to_the_same_bytes(tmp_path: Path) -> N
         converted(**{**settings, "latency": 8}, workdir=tmp_path / "work")
 
 
-def test_killed_in_the_search_it_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+def test_killed_in_the_search_it_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     report = report_of(Path(__file__).with_name("killing_search.py"), tmp_path)
     assert [found["done"] for found in report["deaths"]] == [1, 3]  # placements that were measured before
     for found in report["deaths"]:

@@ -29,7 +29,7 @@ def converted(**settings: Any) -> spikecal.Result:
     return spikecal.convert(**{"model": residual(), "images": images(48), "T": 4, "pipeline": FEW, **settings})
 
 
-def test_it_is_the_default_and_chooses_for_each_T() -> None:
+def test_it_is_the_default_and_chooses_per_T() -> None:
     result = spikecal.convert(residual(), images(48), T=[2, 4])
     assert set(result.origin.choices) == {2, 4} == set(result.pipelines)
     for T, found in result.origin.choices.items():
@@ -102,7 +102,7 @@ def test_what_waits_is_compared_with_what_does_not() -> None:
 
 
 def test_waits_stay_only_if_the_chosen_pipeline_gains_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LCP gains by waiting; what is chosen after that must, too."""
+    """LCP gains from waits; the pipeline chosen afterwards must gain, too."""
     late, at_once = [1.0, 1.1, 1.2, 1.3], [1.02, 1.05, 1.3, 1.2]
 
     def measured(self: HeldOut, made: Network, look: Any = None) -> Any:
@@ -176,7 +176,7 @@ AUTO_TIMES = {"low": 5, "normal": 20, "high": 300}
 def test_held_out_images_are_a_seeded_quarter_at_most_256() -> None:
     assert HELD_OUT == 256
     assert converted().origin.choices[4]["images"] == 6  # of 24 that are used
-    assert spikecal.convert(residual(), images(5), T=2).origin.choices[2]["kept"] == "LCP"  # one image tells nothing
+    assert spikecal.convert(residual(), images(5), T=2).origin.choices[2]["kept"] == "LCP"  # one image is too few
 
 
 def test_two_runs_give_the_same_bytes_and_files_say_what_was_tried(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def fails(result: tuple[int, str, str], reason: str) -> None:
 
 
 def on_terminal(folder: Path, *arguments: object) -> str:
-    """What a command shows where somebody is looking; it must not fail."""
+    """What a command shows on a terminal; it must not fail."""
     command = [sys.executable, "-m", "spikecal.cli.main", *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm", "COLUMNS": "150"}
     main_end, other_end = pty.openpty()

@@ -1,4 +1,4 @@
-"""Detectors and sets that do not belong together, files of the other kind, and sets without a test part."""
+"""Mismatched detectors and datasets, files of the other kind, and datasets without a test part."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *call: str) -> str:
-    """The one line a bad call is answered with."""
+    """The one-line answer to a bad call."""
     assert main([str(word) for word in call]) == 2
     said = capsys.readouterr().err.strip()
     assert "\n" not in said and said.startswith("error: ")

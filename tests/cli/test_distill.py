@@ -82,7 +82,7 @@ def test_from_a_network_to_a_file_that_another_process_converts_with(run: Run, t
         converted = json.loads(p.communicate()[0])
     assert p.returncode == 0
     assert converted["T"] == [4] and (tmp_path / "n.snn").stat().st_size > 0
-    assert converted["summary"] is None  # nothing can be tested on images that were made to be right
+    assert converted["summary"] is None  # images optimised to be recognised test nothing
     told = spikecal.inspect(tmp_path / "n.snn")
     assert (told["images"], told["calibration"]) == (40, "distilled")
 
@@ -207,7 +207,7 @@ def test_the_table_of_fake_data(run: Run, tmp_path: Path) -> None:
         snn = spikecal.convert(model, made.inputs(), T=2, pipeline=spikecal.LCP, seed=seed).snn
         expected.append(100 * float((snn(tested).argmax(1) == labels[chosen]).double().mean()))
     assert rows["Distilled images + LCP"] == pytest.approx(expected)
-    # once more: nothing is made again, and the same bytes come out
+    # again: nothing is recomputed, and the bytes are the same
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.step")}
     cells = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cells").glob("*.json")}
     code, again, _ = run(*TABLE, "--with", "nets.py:other", "--other", "npz:others.npz")

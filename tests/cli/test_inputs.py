@@ -85,7 +85,7 @@ def test_a_dataset_of_pictures(run: Run) -> None:
 
 
 def test_a_function_without_test_images(run: Run, tmp_path: Path) -> None:
-    """What was converted is there all the same, and it is said why it was not measured."""
+    """The conversion is still written, with the reason why it was not measured."""
     (tmp_path / "neighbour.py").write_text(NETWORKS)  # other tests of this process have a nets.py, too
     (tmp_path / "half.py").write_text(
         "def f(split):\n    return __import__('neighbour').pictures(split) if split == 'train' else 1 / 0"

@@ -129,7 +129,7 @@ class TestReport:
         fails(run("evaluate", "a.snn", *other), "a.snn was made from other weights")
         fails(run("report", "a.snn", *other), "a.snn was made from other weights")
         assert not (tmp_path / "report.html").exists()
-        convert(run, "b.snn", "--pipeline", "acp", "--iterations", 2)  # the ANN is not in it any more
+        convert(run, "b.snn", "--pipeline", "acp", "--iterations", 2)  # the ANN is no longer in it
         turned = ("--data", "npz:images.npz", "--model", "nets.py:turned")
         code, out, err = run("evaluate", "b.snn", *turned)
         assert code == 0

@@ -50,7 +50,7 @@ def whole(target: Path) -> bool:
     return target.read_bytes() == CONTENT and [p.name for p in target.parent.iterdir()] == [target.name]
 
 
-def test_arrives_whole_and_tells_how_far_it_is(site: Site, target: Path) -> None:
+def test_arrives_whole_and_reports_progress(site: Site, target: Path) -> None:
     told: list[tuple[str, int, int | None]] = []
     download(site.url + "set.bin", target, CHECKSUM, lambda *now: told.append(now))
     assert whole(target)
@@ -129,7 +129,7 @@ def test_errors_of_the_source_leave_no_empty_files(site: Site, target: Path, mon
     with pytest.raises(SourceError, match="HTTP 404"):
         download(site.url + "other.bin", target, CHECKSUM)
     with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # bound and not listening: refused
+        closed.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         with pytest.raises(SourceError, match="refused"):
             download(f"http://127.0.0.1:{closed.getsockname()[1]}/x", target, CHECKSUM)
     monkeypatch.setattr(module, "TIMEOUT", 0.2)
@@ -138,7 +138,7 @@ def test_errors_of_the_source_leave_no_empty_files(site: Site, target: Path, mon
     assert list(target.parent.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_is_no_fault_of_the_source(site: Site, tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_not_blamed_on_the_source(site: Site, tmp_path: Path) -> None:
     (tmp_path / "root").write_text("a file")
     with pytest.raises(DataError, match="cannot be written to") as caught:
         download(site.url + "set.bin", tmp_path / "root" / "set.bin", CHECKSUM)

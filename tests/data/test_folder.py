@@ -237,7 +237,7 @@ class TestFit:
         assert float(((from_file - from_array) * std).abs().max()) <= 1.01 / 255  # one rounding to 8 bits
 
     def test_extreme_shapes_take_bounded_memory(self, tmp_path: Path) -> None:
-        Image.fromarray(np.zeros((1, 60_000, 3), np.uint8)).save(tmp_path / "a.png")  # whole, it would be 160 GB
+        Image.fromarray(np.zeros((1, 60_000, 3), np.uint8)).save(tmp_path / "a.png")  # otherwise 160 GB
         card = Card(name="net", size=(224, 224), crop=0.875)
         assert ImageFiles([str(tmp_path / "a.png")]).fitted(0, card).shape == (3, 224, 224)
 

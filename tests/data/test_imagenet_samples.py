@@ -1,4 +1,4 @@
-"""The photographs of bench/imagenet_samples.py: their classes, and which of them serve for what."""
+"""The photographs of bench/imagenet_samples.py: their classes, and the purpose of each."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def test_classes_are_places_of_wordnet_ids_and_no_class_is_in_both_splits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wnids = [f"n{7 * i:08}" for i in range(1000)]
-    for i, wnid in enumerate(wnids):  # names whose order is another one
+    for i, wnid in enumerate(wnids):  # names in a different order
         (tmp_path / f"{999 - i:03}_{wnid}.jpg").touch()
     (tmp_path / "README.md").touch()
     monkeypatch.setenv("IMAGENET_SAMPLES", str(tmp_path))

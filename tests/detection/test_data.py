@@ -1,4 +1,4 @@
-"""Sets with boxes: both formats, every layout, and files that are not what they should be."""
+"""Datasets with boxes: both formats, every layout, and damaged files."""
 
 import json
 import logging
@@ -320,7 +320,7 @@ def test_a_single_fault_is_in_the_singular() -> None:
 
 
 def test_faults_are_not_logged_as_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The command line prints them, and would say everything twice."""
+    """The command line prints warnings itself; logging them would repeat everything."""
     voc(tmp_path, train=1, test=1)
     voc_xml(tmp_path / "Annotations" / "scene0.xml", [])
     with caplog.at_level(logging.INFO):
@@ -352,7 +352,7 @@ def test_a_strict_table_refuses_images_that_turn_out_unreadable(tmp_path: Path, 
         subject.measure(Cell(kind="detection", model="tiny", pipeline=pipeline, T=2, images=2))
 
 
-def test_a_pixel_outside_is_cut_without_a_word() -> None:
+def test_a_pixel_outside_is_clipped_silently() -> None:
     assert clip([[-1.0, 0.0, 10.0, 48.5]], (48, 64)) == ([[0.0, 0.0, 10.0, 48.0]], [0], 0)
 
 

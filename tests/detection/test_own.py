@@ -1,4 +1,4 @@
-"""Detectors and networks of one's own: the example of the docs, other outputs, and what a message points to."""
+"""Custom detectors and networks: the example of the docs, other outputs, and the page that a message names."""
 
 import importlib.util
 import json

@@ -48,14 +48,14 @@ def test_a_missed_class_counts_and_an_absent_one_does_not() -> None:
 OTHER = [100.0, 100.0, 140.0, 140.0]
 
 
-def test_an_ignored_box_that_is_found_is_no_mistake() -> None:
+def test_finding_an_ignored_box_is_not_a_mistake() -> None:
     boxes = found([OTHER, BOX], [1, 1], [0.9, 0.5])
     target = truth([BOX, OTHER], [1, 1], [False, True])
     assert average_precision([boxes], [target], CLASSES).map50 == pytest.approx(1)
     assert average_precision([boxes], [truth([BOX], [1])], CLASSES).map50 == pytest.approx(0.5)  # not there, it is one
 
 
-def test_an_ignored_box_that_is_not_found_is_no_miss() -> None:
+def test_missing_an_ignored_box_is_not_a_miss() -> None:
     boxes = found([BOX], [1], [0.9])
     target = truth([BOX, OTHER], [1, 1], [False, True])
     assert average_precision([boxes], [target], CLASSES).map50 == pytest.approx(1)
@@ -63,7 +63,7 @@ def test_an_ignored_box_that_is_not_found_is_no_miss() -> None:
     assert average_precision([boxes], [missed], CLASSES).map50 == pytest.approx(0.5, abs=0.01)
 
 
-def test_an_ignored_box_is_no_hit() -> None:
+def test_an_ignored_box_is_not_a_hit() -> None:
     """Found before the true one is missed: as a hit it would be worth half."""
     target = truth([BOX, OTHER], [1, 1], [False, True])
     assert average_precision([found([OTHER], [1], [0.9])], [target], CLASSES).map50 == 0
@@ -74,7 +74,7 @@ def test_nothing_found_is_nothing() -> None:
     assert (precision.map, precision.map50, precision.classes) == (0, 0, {"a": 0})
 
 
-def test_labels_of_no_class_count_for_nothing() -> None:
+def test_labels_outside_all_classes_do_not_count() -> None:
     """The detectors of COCO have labels that no category has."""
     alone = average_precision([found([BOX], [17], [0.9])], [truth([BOX], [1])], CLASSES)
     assert (alone.map, alone.classes) == (0, {"a": 0})
@@ -93,7 +93,7 @@ def test_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_redrawn_images_are_measured_as_a_set_of_their_own() -> None:
-    """Against mAP of the very images, each taken as often as it was drawn."""
+    """Against the mAP of the same images, each counted as often as it was drawn."""
     generator = torch.Generator().manual_seed(3)
     images = []
     for i in range(6):

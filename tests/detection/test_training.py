@@ -78,7 +78,7 @@ def test_another_set_of_boxes_is_refused(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["flip", "vertical-flip", "colour-jitter", "zoom-out", "iou-crop"])
 def test_boxes_move_with_their_image(folder: Path, name: str) -> None:
-    """A square is bright: whatever was done to the image, it is inside its box and nowhere else."""
+    """A bright square: whatever happens to the image, it stays inside its box and nowhere else."""
     feed = BoxFeed(load_boxes(f"voc:{folder}", "train"), "x", RECIPE.changed(augment=(name,)), torch.device("cpu"))
     for image, target in (item for epoch in range(3) for batch in feed.batches(epoch) for item in batch):
         for box, label in zip(target["boxes"].round().int().tolist(), target["labels"].tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Distilled images: their statistics, the seed that decides every bit, and notes where little is known."""
+"""Distilled images: their statistics, the seed that decides every bit, and notes if statistics are missing."""
 
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ def test_statistics_move_towards_what_bn_remembers() -> None:
 
 
 def test_real_and_distilled_images_are_nearer_than_noise(embedded: Distilled) -> None:
-    """On the embedded network, whose training data is known: what is minimised does tell images from noise."""
+    """On the embedded network, whose training data is known: the loss distinguishes images from noise."""
     model, card = load_model("resnet20")
     teacher = Teacher("resnet20", model, card)
     real = load_demo("train")[0][:32].float() / 255
@@ -204,7 +204,7 @@ def test_classes_are_spread() -> None:
 def test_the_model_is_left_as_it_is() -> None:
     model = residual().train().requires_grad_(True)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    with torch.no_grad():  # what the caller does with gradients is no matter
+    with torch.no_grad():  # the caller's use of gradients does not matter
         spikecal.distill(model, 16, card=CARD, inversion=FEW)
     assert model.training and all(p.requires_grad and p.grad is None for p in model.parameters())
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
@@ -337,7 +337,7 @@ def test_other_outputs_are_matched_by_statistics_alone() -> None:
 
 
 def test_images_of_the_embedded_network_calibrate_it_better_than_noise(embedded: Distilled) -> None:
-    """The point of it all, in a miniature."""
+    """The whole purpose in miniature."""
     model, card = load_model("resnet20")
     images, labels = load_demo("train")
     real = prepare(images[:100], card, "")

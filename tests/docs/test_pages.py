@@ -61,7 +61,7 @@ def scope() -> dict[str, Any]:
 
 
 def close(found: str, expected: str) -> bool:
-    """Whether two printed numbers are the same but for what a processor's rounding does to a trained network."""
+    """Whether two printed numbers agree up to a processor's rounding in a trained network."""
     a, b = (float(text.replace(",", "")) for text in (found, expected))
     return math.isclose(a, b, rel_tol=0.34, abs_tol=0.1)
 
@@ -138,7 +138,7 @@ def parsed(words: list[str]) -> None:
         command.make_context(command.name, words, parent=context)
     except typer.Exit:  # --help and --version are done by then
         pass
-    except typer.TyperException as error:  # text may name a verb without all it takes
+    except typer.TyperException as error:  # text may name a verb without its required arguments
         if "Missing" not in error.format_message():
             raise
 

@@ -65,6 +65,12 @@ def test_a_formula_that_cannot_be_rendered_is_an_error() -> None:
         hooks.on_page_content(r'<span class="arithmatex">\(\nonsense x\)</span>')
 
 
+def test_tables_keep_figures_on_one_line_and_give_words_room() -> None:
+    hooks, long = load_script("site_hooks"), "<b>many</b> words " * 9
+    made = hooks.on_page_content(f"<td>12.41 ± 0.51</td><td>{long}</td><td>T = 4 ± x</td>")
+    assert made == f'<td>12.41\xa0±\xa00.51</td><td class="words">{long}</td><td>T\xa0=\xa04 ± x</td>'
+
+
 def test_every_public_name_is_in_the_reference(site: Path) -> None:
     page = (site / "reference/python.html").read_text(encoding="utf-8")
     presets = {"ACP", "AUTO", "BASELINE", "LCP", "MAXACT", "PC", "PERCENTILE"}

@@ -1,4 +1,4 @@
-"""Networks in whole numbers: the export is the integer run itself, to the spike."""
+"""Integer networks: the export equals the integer run, spike by spike."""
 
 from dataclasses import replace
 from itertools import product
@@ -81,7 +81,7 @@ def test_numbers_are_whole_and_of_few_bits() -> None:
 
 
 def test_calibrated_biases_and_scales_per_channel() -> None:
-    """At 4 bits, biases that were calibrated again bring outputs nearer to the network's, and so do finer scales."""
+    """At 4 bits, recalibrated biases bring outputs closer to the network's, and so do finer scales."""
     x, more = images(16), images(32, seed=9)
     errors: dict[tuple[str, bool], list[float]] = {}
     for network in NETWORKS.values():

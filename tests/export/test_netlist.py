@@ -1,4 +1,4 @@
-"""A netlist does what the network does, spike by spike; what it has no words for is refused by name."""
+"""A netlist behaves like the network, spike by spike; what it cannot express is refused by name."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -88,7 +88,7 @@ def test_constants_are_biases_where_nothing_waits() -> None:
 
 
 def test_gates_are_the_smallest_powers_of_two() -> None:
-    """Two neurons that get at most 3 a step wait two steps: 8 holds back 6, 4 would not."""
+    """Two neurons that receive at most 3 per step wait two steps: 8 holds back 6, 4 would not."""
     model = nn.Sequential(nn.Conv2d(1, 1, 1, bias=False), nn.ReLU(), nn.Conv2d(1, 2, 1, bias=False), nn.ReLU())
     model = nn.Sequential(*model, nn.Flatten(), nn.Linear(8, 2))
     x = torch.ones(1, 1, 2, 2)

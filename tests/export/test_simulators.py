@@ -173,7 +173,7 @@ def test_what_a_nir_file_says(tmp_path: Path) -> None:
     assert len(neurons) == 5
     assert all((node.v_threshold == 1).all() for node in neurons)
     convolutions = [node for node in graph.nodes.values() if isinstance(node, nir.Conv2d)]
-    assert all(not node.bias.any() for node in convolutions)  # with waits all biases are on the clock
+    assert all(not node.bias.any() for node in convolutions)  # with waits, all biases are on the clock
     assert graph.nodes["image"].input_type["input"].tolist() == [2 + snn.latency, 8, 8]
     assert '"reset": "subtract"' in str(graph.metadata["spikecal"])
 

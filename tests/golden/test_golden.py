@@ -1,4 +1,4 @@
-"""No figure changes unless it is meant to: every preset on every kind of network gives the recorded result."""
+"""No figure changes unintentionally: every preset on every kind of network gives the recorded result."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from spikecal.pipeline import PRESETS
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_conversion_gives_what_it_gave(name: str, preset: str) -> None:
+def test_conversion_gives_the_recorded_result(name: str, preset: str) -> None:
     compare(dict(measured(name, preset)), name, preset)
 
 

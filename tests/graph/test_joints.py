@@ -136,7 +136,7 @@ def test_everything_reads_the_spikes_but_an_output() -> None:
 
 
 def test_an_image_beside_spikes_is_sent_as_spikes() -> None:
-    """A layer that reads both would else multiply at every step."""
+    """A layer that reads both would otherwise multiply at every step."""
 
     class Beside(Network):
         def forward(self, x: Tensor) -> Tensor:
@@ -148,7 +148,7 @@ def test_an_image_beside_spikes_is_sent_as_spikes() -> None:
 
 
 def test_a_max_pool_behind_signed_spikes_pools_what_has_arrived() -> None:
-    """No pool takes signed spikes for plain ones, whose levels are 0 and 1; what it makes of them is sent anew."""
+    """No pool mistakes signed spikes for plain ones, whose levels are 0 and 1; signed neurons follow the pool."""
 
     def both(n: Network, x: Tensor) -> Tensor:
         y = n.linear(x)

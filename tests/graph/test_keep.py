@@ -17,7 +17,7 @@ class Gate(nn.Module):
         self.fc = nn.Linear(channels, channels)
 
     def forward(self, x):
-        if x.mean() > 1e6:  # cannot be traced, which a kept part need not be
+        if x.mean() > 1e6:  # cannot be traced; a kept part need not be
             return x
         return x * torch.sigmoid(self.fc(x.mean((2, 3))))[:, :, None, None]
 
@@ -185,7 +185,7 @@ def test_a_name_keeps_one_place_and_not_every_method_of_that_name():
 
 
 class Pyramid(nn.Module):
-    """Heads in a list, of which one is for training alone."""
+    """Heads in a list, one of which is only for training."""
 
     def __init__(self):
         super().__init__()

@@ -11,7 +11,7 @@ from spikecal.graph.ops import Add, ChannelAffine, Conv
 
 
 class Function(nn.Module):
-    """A function after a convolution, so that what it gets is a value of the network."""
+    """A function after a convolution, so that its input is a value of the network."""
 
     def __init__(self, function, inputs=3, channels=4):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Each pass leaves the outputs as they are, and does what it is for."""
+"""Each pass preserves the outputs and does its job."""
 
 import copy
 
@@ -227,7 +227,7 @@ def test_fold_scale_forward(preserved, scale, readers, shape):
     assert "a" not in preserved(passes.fold_scale_forward, graph, *shape).nodes
 
 
-def test_fold_scale_forward_goes_on_through_a_chain(preserved):
+def test_fold_scale_forward_continues_through_a_chain(preserved):
     graph = build(
         ("a", affine(shift=False), "x"), ("b", affine(1, 3, 1, 1, shift=False), "a"), ("c", conv(3, 4), "b"), output="c"
     )

@@ -53,7 +53,7 @@ def test_casts_inside_the_model_are_gone():
     assert list(lower(Casting(), (torch.randn(2, 3, 5, 5),)).nodes) == ["x", "conv"]
 
 
-def test_an_example_of_one_image_tells_the_batch_from_a_size_of_one():
+def test_an_example_of_one_image_distinguishes_the_batch_from_a_size_of_one():
     class Pooled(nn.Module):
         def __init__(self):
             super().__init__()

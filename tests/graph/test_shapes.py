@@ -147,5 +147,5 @@ def test_channel_shuffle_needs_the_size_of_no_other_value(agree):
         assert all(node.shape_refs == () for node in graph.nodes.values())
 
 
-def test_a_cut_of_the_whole_image_on_the_example_is_still_a_cut(agree):
+def test_a_slice_of_the_whole_example_is_still_a_slice(agree):
     agree(Function(lambda x: F.interpolate(x[:, :, :8, :8], size=x.shape[2:])), (3, 8, 8), (3, 10, 9))

@@ -42,7 +42,7 @@ def test_outputs_keep_their_structure(agree, arrange, output):
 
 
 @pytest.mark.parametrize("arrange", [lambda a, b: (b, 3), lambda a, b: (b, a.shape), lambda a, b: None])
-def test_an_output_that_is_no_value_of_the_network_is_refused(arrange):
+def test_an_output_that_is_not_a_value_of_the_network_is_refused(arrange):
     with pytest.raises(ConversionError, match="output"):
         lower(Outputs(arrange), (torch.randn(2, 3, 9, 9),))
 

@@ -33,7 +33,7 @@ Outcome = Counter[str]
 
 
 def use(path: Path, x: torch.Tensor, outcome: Outcome) -> None:
-    """All that is done with files: anything but an error of the library's own is a fault."""
+    """Everything one can do with a file; any error except the library's own is a fault."""
     snn = spikecal.load(path)
     outcome["loaded"] += 1
     attempts = {
@@ -42,7 +42,7 @@ def use(path: Path, x: torch.Tensor, outcome: Outcome) -> None:
         "normalized": lambda: snn.normalized()(x),
         "check": lambda: json.dumps(check_file(path).facts, default=str, allow_nan=False),
     }
-    if outcome["loaded"] % 3 == 0:  # these take as long as all the rest
+    if outcome["loaded"] % 3 == 0:  # these take as long as all others together
         attempts["evaluate"] = lambda: spikecal.evaluate(snn, (x, torch.zeros(len(x), dtype=torch.int64)))
     if outcome["loaded"] % 3 == 1:
         attempts["report"] = lambda: render(build([(from_file(path), NOTHING)]))

@@ -78,7 +78,7 @@ def contents(verb: str, folder: Path) -> list[str]:
 
 
 def kill_and_resume(verb: str, folder: Path, seconds: float) -> dict[str, Any]:
-    """One death, and what the next run makes of it; sooner where the command came to its end before."""
+    """One kill, and the result of the next run; earlier if the command had already finished."""
     killed = not child(verb, folder, seconds)
     while not killed and seconds > SOONEST:
         shutil.rmtree(folder)

@@ -57,7 +57,7 @@ def files(bases: Sequence[Parts], generator: random.Random, count: int) -> Itera
 
 
 def _systematic(bases: Sequence[Parts], generator: random.Random, count: int) -> list[Named]:
-    """Every setting, entry and tensor with some wrong values, all of them where there is room for so many files."""
+    """Every setting, entry and tensor with some wrong values; with all of them if the number of files allows."""
     found: list[Named] = []
     for base in bases:
         for place in places(base.spec):
@@ -75,7 +75,7 @@ def _systematic(bases: Sequence[Parts], generator: random.Random, count: int) ->
 
 
 def _special(base: Parts) -> Iterator[Named]:
-    """One for each check that chance would hardly meet."""
+    """One for each check that random values would rarely reach."""
 
     def changed(what: str, change: Callable[[Any], Any]) -> Named:
         parts = base.copy()
@@ -188,7 +188,7 @@ def _special(base: Parts) -> Iterator[Named]:
 
 
 def _histograms(base: Parts) -> Iterator[Named]:
-    """What lies beside the networks is drawn in reports."""
+    """Data beside the networks is drawn in reports."""
     for key in base.tensors:
         if key.startswith("extra:"):
             for name in ("yes or no", "doubles", "negative"):
@@ -216,7 +216,7 @@ def _without(op: str, name: str) -> Callable[[Any], None]:
 
 
 def _repeat(spec: Any) -> None:
-    """A chain that is only rearranged, and read by as many joints: every stage repeats it."""
+    """A chain of rearrangements that many joints read: every stage repeats it."""
     spec["nodes"] = spec["nodes"][:1]
     last, count = "x", 1200
     for i in range(count):

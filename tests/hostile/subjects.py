@@ -1,4 +1,4 @@
-"""The networks that hostile files start from: one has every operation, the other says all there is to its making."""
+"""The networks that hostile files start from: one has every operation, the other a complete record of its origin."""
 
 import copy
 import json
@@ -36,7 +36,7 @@ class Parts:
 
 
 def written(path: Path, parts: Parts) -> Path:
-    """A file of these parts with the right checksum."""
+    """A file with these parts and the right checksum."""
     text = json.dumps(parts.spec)
     path.write_bytes(save(parts.tensors, {"spikecal": f"{checksum(text, parts.tensors.items())} {text}"}))
     return path
@@ -110,7 +110,7 @@ def neurons(**parameters: Any) -> ops.Spike:
 
 
 def converted() -> spikecal.Result:
-    """A conversion whose file says as much as one can: waits and how they were found, records, histograms, figures."""
+    """A conversion whose file holds as much as possible: waits and their search, records, histograms, figures."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(),

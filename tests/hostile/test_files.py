@@ -9,7 +9,7 @@ from hostile.subjects import Parts, written
 
 import spikecal
 
-SECONDS = 6  # of processor time; what was quadratic took more than twice of it
+SECONDS = 6  # processor seconds; the quadratic version took more than twice as long
 
 
 def graph(*nodes: tuple[str, str, list[str]], output: Any) -> Parts:

@@ -1,4 +1,4 @@
-"""Images, arrays, settings, annotations and checkpoints that are something else: one line each, and nothing hangs."""
+"""Files that are not the images, arrays, settings or checkpoints they claim to be: one line each, and no hangs."""
 
 import io
 import json

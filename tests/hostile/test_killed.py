@@ -1,4 +1,4 @@
-"""Commands that are killed at random moments end in the same bytes when they are run again.
+"""Commands that are killed at random moments end with the same bytes when they are rerun.
 
 `SPIKECAL_KILLS=100` is the number of kills.
 """

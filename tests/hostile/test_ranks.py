@@ -1,4 +1,4 @@
-"""Variables that no torchrun has set: one line, before anybody is waited for."""
+"""Variables not set by torchrun: one line, before any rank waits."""
 
 import pytest
 from cli.calls import Run, fails

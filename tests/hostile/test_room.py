@@ -1,4 +1,4 @@
-"""Too little room: a full disk, folders that are read-only or gone, little memory. One line, nothing half-done."""
+"""Too little room: a full disk, read-only or missing folders, little memory. One line, and nothing half done."""
 
 import json
 import os

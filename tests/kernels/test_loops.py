@@ -1,4 +1,4 @@
-"""Compiled loops give what torch's operations give, to the bit, and leave to torch what they cannot do."""
+"""Compiled loops equal torch's operations, bit for bit, and leave to torch what they cannot do."""
 
 import os
 import subprocess

@@ -75,7 +75,7 @@ def converted(model: nn.Module, data: Any, **settings: Any) -> spikecal.Result:
 
 
 def print_of(result: spikecal.Result, folder: Path) -> str | None:
-    """A hash of the file; None on ranks that write none."""
+    """A hash of the file; None on ranks that write no file."""
     file = folder / "net.snn"
     result.save(file)
     if current().rank > 0:
@@ -163,7 +163,7 @@ def learned(folder: Path) -> dict[str, list[float]]:
 
 
 def refusals(folder: Path) -> Iterator[tuple[str, Callable[[Ranks], Any]]]:
-    """Calls that ranks make with something of their own, by what that is."""
+    """Calls in which one argument differs between ranks, by that argument."""
 
     def version(ranks: Ranks) -> None:
         kept = spikecal.ranks.group.__version__

@@ -97,7 +97,7 @@ def enter(namespace: str) -> None:
 
 
 def networks_apart() -> str | None:
-    """Two namespaces with a cable between them; why not, where that may not be."""
+    """Two network namespaces connected by a virtual cable; skipped, with the reason, where not permitted."""
     if shutil.which("ip") is None:
         return "there is no command ip"
     first, second = NAMESPACES
@@ -139,7 +139,7 @@ def lost_by(rank: int, how: Callable[[], None], work: Path) -> Work:
 
 
 def all_of(folder: Path, resumed: Path) -> Work:
-    """Everything that the ranks of a whole group do."""
+    """The work of all ranks of a group."""
 
     def working(ranks: Ranks) -> dict[str, Any]:
         found: dict[str, Any] = {"exact": cases.exact(folder), "learned": cases.learned(folder)}
@@ -173,7 +173,7 @@ def at_once(ranks: Ranks, folder: Path) -> str | None:
 
 
 def fetched(ranks: Ranks, folder: Path) -> str:
-    """What ranks get of a file that the first is still fetching; there is nobody at the address to fetch it from."""
+    """What ranks do about a file that the first is still fetching from an address that does not answer."""
     target = folder / "weights.bin"
     if ranks.first:
         with target.with_name("weights.bin.part").open("wb") as file:
@@ -229,7 +229,7 @@ def main(folder: Path) -> None:
         for name, (count, rank, how) in ways.items()
     }
     report: dict[str, Any] = {}
-    for count, name in ((3, "killed"), (2, "stopped")):  # another number of ranks than were there before
+    for count, name in ((3, "killed"), (2, "stopped")):  # a different number of ranks than before
         report[name] = lost[name].end()
         place = folder / f"group{count}"
         report[f"group{count}"] = Started(place, count, all_of(place, works[name])).end()

@@ -25,7 +25,7 @@ SLURM = {  # what the script needs of it, for two nodes that are both this machi
 
 
 def environment(**more: str) -> dict[str, str]:
-    """That of a process whose `python` is this one."""
+    """The environment of a process whose `python` is this one."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     own = {"PATH": path, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return {**os.environ, **own, **more}
@@ -145,4 +145,4 @@ def test_one_other_rank_reports_a_rank_that_torchrun_lost(tmp_path: Path, lost: 
     (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
     assert "another rank has failed" in line or f"rank {lost} no longer answers" in line
     assert "rerun to resume" in line and output == "" and launcher.returncode == 1
-    assert not list(tmp_path.glob("spikecal-*")) or lost == "1"  # who has the time tidies up
+    assert not list(tmp_path.glob("spikecal-*")) or lost == "1"  # whoever has time cleans up

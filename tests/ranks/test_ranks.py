@@ -1,4 +1,4 @@
-"""Several ranks do what one does, to the bit; and where one of them is lost, all others end and tell of it."""
+"""Several ranks do what one does, bit for bit; if one is lost, all others end and report it."""
 
 import fcntl
 import json

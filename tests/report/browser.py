@@ -77,7 +77,7 @@ class Page:
 
 @contextmanager
 def chromium(folder: Path) -> Iterator[Page]:
-    """A browser with a fresh profile in `folder`; without one the test fails and says what to install."""
+    """A browser with a fresh profile in `folder`. Without a browser the test fails and says what to install."""
     browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if browser is None or driver is None:
         pytest.fail(MISSING, pytrace=False)

@@ -47,7 +47,7 @@ def conversion(tmp_path_factory: pytest.TempPathFactory) -> Conversion:
     pixels = torch.randint(0, 256, (150, 3, 12, 12), generator=generator, dtype=torch.uint8)
     card = Card(name="small", size=(12, 12), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     prepared = Prepared(Data(name="noise", images=pixels), card)
-    # labels are what the network says, but for a few: so that it is a good one
+    # labels are the network's answers with few exceptions, so that it is accurate
     labels = model(torch.stack([prepared[i] for i in range(len(pixels))])).argmax(-1)
     labels[::7] = (labels[::7] + 1) % len(CLASSES)
     data = Data(name="noise", images=pixels, labels=labels, classes=CLASSES)
@@ -86,7 +86,7 @@ HOSTILE = "</script><img src=x onerror=\"document.title='hacked'\">"
 
 @pytest.fixture(scope="session")
 def hostile(conversion: Conversion, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file whose layers have names that a careless page would run."""
+    """A file with layer names that a careless page would run as code."""
     network = spikecal.load(conversion.path, T=8)
     renamed = {name: f"{HOSTILE}{i}" for i, name in enumerate(network.graph.nodes)}
     bad = rename(network, renamed)

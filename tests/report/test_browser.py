@@ -1,4 +1,4 @@
-"""The page in a real browser: it shows what was measured, works by keyboard, and talks to nobody."""
+"""The page in a real browser: it shows what was measured, works by keyboard, and makes no requests."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def file(seen: list[Seen], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def page(browser: Page, file: Path) -> Iterator[Page]:
-    """The page as it opens; afterwards, whatever a test did, nothing went wrong and nothing was asked for."""
+    """The page as it opens; after any test, there are no errors and no requests."""
     browser.open(file)
     yield browser
     assert browser.errors() == []

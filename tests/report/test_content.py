@@ -45,7 +45,7 @@ def content(conversion: Conversion) -> dict[str, Any]:
 
 
 class Said(Origin):
-    """Whatever somebody may have written into a file."""
+    """Arbitrary content of a file."""
 
     def __init__(self, info: dict[str, Any]) -> None:
         object.__setattr__(self, "info", info)
@@ -253,7 +253,7 @@ class TestFindings:
         assert "30.0 points" in finding["text"]
         assert "Use T = 8" in finding["todo"]
 
-    def test_a_different_source_model_is_no_remedy(self, conversion: Conversion) -> None:
+    def test_a_different_source_model_does_not_help(self, conversion: Conversion) -> None:
         kept = {"data": "d", "split": "test", "images": 1000, "ann": 0.9, "measure": "accuracy"}
         bad = kept | {"networks": {4: self.kept(0.5), 8: self.kept(0.6)}}
         good = kept | {"networks": {8: self.kept(0.9)}}

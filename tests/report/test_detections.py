@@ -25,7 +25,7 @@ STEPS = (2, 6)
 
 @pytest.fixture(scope="module")
 def detector() -> nn.Module:
-    """One that is sure of something: scores around one half."""
+    """A detector with scores around one half."""
     made: Any = tiny_detector()
     nn.init.constant_(made.head.classification_head.cls_logits.bias, 0.0)
     return made

@@ -77,7 +77,7 @@ def plain(source: Source, search: dict[str, Any] | None) -> Source:
     return replace(source, networks={4: network})
 
 
-def test_without_waits_nothing_is_said_but_that_they_were_dropped(seen: Seen) -> None:
+def test_without_waits_only_their_removal_is_reported(seen: Seen) -> None:
     none = {"name": "no waits", "T": 4, "latency": 4, "waits": {}, "divergence": 0.5, "gain": 0.0, "error": 0.0}
     worse = {**none, "name": "evenly", "latency": 6, "waits": {"stem": 2}, "divergence": 0.6, "gain": -0.1}
     content = build([(plain(seen[0], {"images": 16, "tried": [none, worse]}), NOTHING)])
@@ -119,7 +119,7 @@ def test_the_page_shows_which_layers_wait_and_what_was_tried(browser: Page, seen
     assert browser.errors() == []
 
 
-def test_curves_begin_when_the_output_does(browser: Page, seen: Seen, tmp_path: Path) -> None:
+def test_curves_start_with_the_output(browser: Page, seen: Seen, tmp_path: Path) -> None:
     source, measured = seen
     assert measured.summary is not None
     write_report(tmp_path / "report.html", [seen])

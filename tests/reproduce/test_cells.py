@@ -1,4 +1,4 @@
-"""What a cell is measured with: its seed, training images, its row's pipeline, the answers after the last step."""
+"""Inputs of a cell: its seed, training images, its row's pipeline, the answers after the last step."""
 
 import re
 import statistics
@@ -56,7 +56,7 @@ def cell_of(pipeline: Pipeline, seed: int) -> Cell:
     return Cell(kind="accuracy", model="nets.py:make", row="r", pipeline=pipeline, T=T, seed=seed, images=30)
 
 
-def test_a_cell_is_of_its_seed_its_pipeline_and_training_images(subject: Classifier) -> None:
+def test_a_cell_depends_on_its_seed_pipeline_and_training_images(subject: Classifier) -> None:
     """By the firing rate, which tells apart what the accuracy of an untrained network does not."""
 
     def rate(data: Data | None, pipeline: Pipeline, seed: int) -> float:
@@ -66,7 +66,7 @@ def test_a_cell_is_of_its_seed_its_pipeline_and_training_images(subject: Classif
     expected = [rate(subject.train, *case) for case in cases]
     assert [subject.measure(cell_of(*case))["rate"] for case in cases] == pytest.approx(expected, rel=1e-6)
     apart = np.diff(sorted([*expected, rate(subject.test, LCP, 0)]))
-    assert min(apart) > 1e-3 * max(expected)  # else the line above could not fail
+    assert min(apart) > 1e-3 * max(expected)  # otherwise the line above could not fail
 
 
 def test_a_cell_has_the_energy_of_its_network(subject: Classifier) -> None:
@@ -77,7 +77,7 @@ def test_a_cell_has_the_energy_of_its_network(subject: Classifier) -> None:
 
 
 def test_a_cell_counts_answers_after_the_last_step(subject: Classifier) -> None:
-    """Where an earlier step has more right answers: to take those would be to choose T on test images."""
+    """An earlier step has more correct answers, but using it would choose T on test images."""
     answers, _ = by_hand(subject, subject.train, BASELINE, 0)
     assert subject.test is not None
     subject.test = replace(subject.test, labels=answers[1])
@@ -133,7 +133,7 @@ def test_rows_are_what_their_labels_say(name: str) -> None:
 
 
 def test_sizes_without_flags() -> None:
-    """As `spikecal reproduce --help` and the documentation have them."""
+    """The names in `spikecal reproduce --help` and the documentation."""
     usual = Sizes(
         images=1000, seeds=3, iterations=500, batch=16, weights=256, long_images=100, long_seeds=1, long_calibration=32
     )

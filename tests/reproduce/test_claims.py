@@ -75,7 +75,7 @@ def test_differences_within_half_a_point_of_the_ann_are_level() -> None:
     assert verdicts(replace(BY, par=0.5), near, far) == {"near": "level", "far": "seen"}
 
 
-def test_how_much_it_is_counts() -> None:
+def test_the_size_counts() -> None:
     nets = network("much", a=50, b=70), network("little", a=50, b=55)
     assert verdicts(Gain(text="", row="b", over="a", least=10), *nets) == {"much": "seen", "little": "not seen"}
     assert verdicts(Gain(text="", row="b", over="a", most=10), *nets) == {"much": "not seen", "little": "seen"}
@@ -97,11 +97,11 @@ def test_a_row_against_another_at_twice_the_steps() -> None:
 def test_shares_of_the_ann() -> None:
     one = network("x", ann=80, a=[40, 79], b=[60, 79.5])
     assert values(Kept(text="", row="a"), one) == {4: 50, 8: 98.75}
-    # half of the forty points are closed; of one point that 1,000 images cannot tell from none nothing is said
+    # half of the forty points are closed; a gap of one point, within noise for 1,000 images, is not judged
     assert values(Closed(text="", row="b", over="a"), one) == {4: 50}
     fails = Kept(text="", row="a", most=50)
     assert verdicts(fails, network("x", ann=80, a=8), network("y", ann=80, a=60)) == {"x": "seen", "y": "not seen"}
-    assert verdicts(fails, network("x", ann=80, a=0.1)) == {"x": "seen"}  # next to nothing is below half, too
+    assert verdicts(fails, network("x", ann=80, a=0.1)) == {"x": "seen"}  # almost nothing is also below half
 
 
 def test_deviations_are_compared_over_five_seeds() -> None:

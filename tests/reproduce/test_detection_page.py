@@ -74,7 +74,7 @@ def test_what_is_kept_is_put_between_the_marks(script: ModuleType, tmp_path: Pat
     call = ["--page", str(page), "--results", str(tmp_path / "results")]
     script.main(call)
     assert page.read_text() == (
-        "Before.\n\n<!-- kept mine/detect -->\n\n*mine/detect: not measured yet.*\n\n<!-- end -->\nAfter.\n"
+        "Before.\n\n<!-- kept mine/detect -->\n\n*Not measured yet: mine/detect.*\n\n<!-- end -->\nAfter.\n"
     )
     rows = {"Baseline": 25.0, "Baseline + LCP": 40.0}
     summary = table(

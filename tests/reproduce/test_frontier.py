@@ -1,4 +1,4 @@
-"""The frontier in a miniature: how its networks are made, what its cells hold, and the picture."""
+"""The frontier in miniature: how its networks are made, what its cells hold, and the picture."""
 
 import json
 from dataclasses import replace
@@ -26,7 +26,7 @@ def made(way: Way, T: int, plan: Plan = LCP) -> Made:
 
 
 def test_two_phase_spikes_do_not_depend_on_when_input_arrives() -> None:
-    """Each layer has read all of its input: its counts are those of the constant current, in closed form."""
+    """Each layer reads its whole input first: its counts are those of the constant current, in closed form."""
     snn = made(TwoPhase(), 4).snn
     layers = [stage for stage in snn.stages if stage.spiking]
     assert snn.waits == {stage.name: 3 for stage in layers}

@@ -133,7 +133,7 @@ def test_figures_are_the_papers(name: str) -> None:
 
 
 def test_figures_of_the_text() -> None:
-    """Memory is in no table. The bias of ResNet-34, printed as 0.3653, is the one figure that was put right."""
+    """Memory is in no table. The bias of ResNet-34, printed as 0.3653, is the only figure that was corrected."""
     resnet, mobilenet = paper_tables()["space"]["blocks"]
     assert resnet["printed"] == {"Bias": 0.3653}
     assert resnet["rows"][0]["values"] == [round(9576 * 4 / 2**20, 4), 18.76, 83.25]
@@ -155,7 +155,7 @@ def test_columns_are_the_papers() -> None:
     ("spec", "expected"), [("resnet34-imagenet", [0.22, 0.06]), ("resnet34-imagenet-nobn", [43.69, 0.33])]
 )
 def test_a_network_has_the_figures_of_its_own_kind_beside_it(spec: str, expected: list[float]) -> None:
-    """In one block of the table are both, with BN and without, by the same method."""
+    """One block of the table has both rows of a method, with BN and without."""
     with torch.device("meta"):
         network = ZOO[spec].make()
     subject = Classifier(spec=spec, network=network, card=ZOO[spec].card, data="imagenet:somewhere")

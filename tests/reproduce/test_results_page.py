@@ -24,7 +24,12 @@ def script() -> ModuleType:
 
 
 @pytest.mark.parametrize(
-    "name", ["results", *(f"explanation/{name}" for name in ("energy", "method", "waiting", "joints", "rivals"))]
+    "name",
+    [
+        "results",
+        "results-details",
+        *(f"explanation/{name}" for name in ("energy", "method", "waiting", "joints", "rivals")),
+    ],
 )
 def test_the_page_has_the_committed_figures(script: ModuleType, name: str) -> None:
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
@@ -38,7 +43,7 @@ def test_a_committed_page_is_that_of_its_figures(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", COMMITTED, ids=NAMES)
-def test_committed_claims_are_those_of_today(path: Path) -> None:
+def test_committed_claims_are_current(path: Path) -> None:
     summary = json.loads(path.read_text(encoding="utf-8"))
     assert summary["claims"] == judge(find(summary["table"]), summary)
 
@@ -94,20 +99,51 @@ def test_figures_and_claims_are_put_between_the_marks(script: ModuleType, tmp_pa
         assert text.startswith("Before.\n") and "\nBetween.\n" in text and text.endswith("\nAfter.\n")
         assert "| Baseline | 50.00 ± 1.25 |" in text and "`spikecal reproduce x`" in text and "old" not in text
         assert "| energy, times the ANN's | T=4 |\n| --- | --- |\n| Baseline | 7.50 |" in text
-        where = (
-            "net | [vgg16-half/cifar](results/vgg16-half/cifar.md) | T=4 **not seen** (-10.0) | T=4 +24.2 to +47.9 |"
-        )
+        sizes = " | ".join(map(script.unbroken, ("T=4 **not seen** (-10.0)", "T=4 +24.2 to +47.9")))
+        where = f"net | [vgg16-half/cifar](results/vgg16-half/cifar.md) | {sizes} |"
         assert f"| Baseline + LCP beats Baseline | {where}" in text
         assert "| net | Baseline + LCP | 50.0 |  |" in text and "| other | Baseline |  | 40.0 |" in text
         assert "| other | Baseline + LCP | light |" in text and "| other | Baseline | |" not in text
-        assert text.count("*mine/none: not measured yet.*") == 1
+        assert text.count("*Not measured yet: mine/none.*") == 1
     after = json.loads((results / "cifar.json").read_text())
-    assert {**after, "claims": before["claims"]} == before  # the claims are of today, all else is as it was
+    assert {**after, "claims": before["claims"]} == before  # claims are current, and everything else is unchanged
     assert (results / "cifar.md").read_text() == markdown(after)
     points = {"Baseline": {4: (50.0, 1.25)}, "Baseline + LCP": {4: (40.0, 1.25)}}
     assert script.panels(tmp_path / "results") == {"net": (points, 90.0)}
     for name in ("results.png", "frontier.png"):
         assert (pictures / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_verdicts_are_merged_and_counted(script: ModuleType) -> None:
+    def judged(claim: str, verdict: str, size: float, **more: Any) -> dict[str, Any]:
+        common = {"model": "net", "T": 8, "unit": "points", "ours": False, "paper": []}
+        return {"claim": claim, "verdict": verdict, "size": size, **common, **more}
+
+    found = {
+        "large/cifar": {
+            "title": "Some",
+            "claims": [judged("A beats B", "seen", 3.0), judged("A beats B", "level", 0.5, T=16)],
+        },
+        "small/cifar": {
+            "title": "Some",
+            "claims": [
+                judged("A beats B", "not seen", -9.0),  # the same network and T: the first table counts
+                judged("A beats B", "not seen", -1.0, model="other"),
+                judged("B beats C", "seen", 2.0, ours=True),
+            ],
+        },
+    }
+    assert script._verdicts(found).splitlines()[2:] == [
+        "| A beats B | 1 | 1 | 1 | -1.0 to +3.0 |",
+        "| B beats C | 1 | 0 | 0 | +2.0 |",
+    ]
+    assert script._counts(found).splitlines()[2:] == ["| Some | 1 | 1 | 1 |"]
+    large, small = (f"[{name}](results/{name}.md)" for name in found)
+    claims = script._claims(found).replace(script.unbroken(" "), " ")
+    assert claims.splitlines()[2:4] == [
+        f"| A beats B | net | {large} | T=8 seen (+3.0), T=16 level (+0.5) |  |",
+        f"|  | other | {small} | T=8 **not seen** (-1.0) |  |",
+    ]
 
 
 def test_nothing_is_drawn_of_nothing(script: ModuleType, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_long_cell_resumes_inside(
     assert json.loads(begun)[0] == 2
     for damaged in (begun[:5], "[2, 3]", '{"done": 2}'):
         (kept[0] / "evaluation.json").write_text(damaged)
-        assert accuracy._begun(kept[0] / "evaluation.json") == (0, 0, 0, 0.0, 0.0, 0, ())
+        assert accuracy._begun(kept[0] / "evaluation.json") == accuracy._Tested()
     (kept[0] / "evaluation.json").write_text(begun)
     calls.clear()
     calls.extend([1, 1, 1])

@@ -1,4 +1,4 @@
-"""Every table in a miniature; what is in a cell, what is beside it, and what is written of it."""
+"""Every table in miniature: its cells, the paper's figures beside them, and the files written."""
 
 import json
 import re
@@ -91,7 +91,7 @@ def test_long_columns_have_their_own_sizes(reproduce: Reproduce, folder: Path) -
 
 
 def test_sizes_by_steps(reproduce: Reproduce, folder: Path) -> None:
-    """From a T on fewer images, and rows with weights calibration only up to another."""
+    """Fewer images from one T on, and rows with weights calibration only up to another."""
     steps = ["-T", "2", "-T", "4", "-T", "8"]
     sizes = ["--long-from", "4", "--long-images", "10", "--long-calibration", "128", "--weights-to", "4"]
     found = reproduce("imagenet", *steps, *sizes)
@@ -115,7 +115,7 @@ def test_sizes_by_steps(reproduce: Reproduce, folder: Path) -> None:
     ours = [line for line in page.splitlines() if line.startswith("| Baseline + ACP | ")][:2]  # accuracy and energy
     assert [line.endswith(" |  |") for line in ours] == [True, True]
     assert "| T=2 | T=4 | T=8 |" in page and "T≥" not in page.partition("What the paper claims")[0]
-    # fewer than a calibrator would take by itself is said
+    # fewer images than a calibrator takes by default are reported
     fewer = reproduce("imagenet", "-T", "8", *sizes, "--long-calibration", "16")
     assert "T=8: 1 seed, 10 test images, calibrated on 16 images." in fewer["differences"]
     few = reproduce("imagenet", "-T", "2", "--calibration", "16")
@@ -192,7 +192,7 @@ def test_space_is_exact(reproduce: Reproduce) -> None:
 
 
 def test_space_is_counted_at_the_size_of_the_images(reproduce: Reproduce, folder: Path) -> None:
-    """Of a network that does not say its own."""
+    """Of a network that does not state its own."""
     (folder / "nets.py").write_text((folder / "nets.py").read_text() + "\n\ndef bare():\n    return make()[0]\n")
     rows = [reproduce("space", models=("nets.py:bare",))["networks"][0]["rows"]]
     arrays = dict(np.load(folder / "images.npz"))
@@ -236,7 +236,7 @@ def test_the_paper_beside_ours_only_where_the_setting_is_the_same(reproduce: Rep
 
 
 def test_the_papers_own_network_has_its_figures_beside_it() -> None:
-    """On what a cell would be, without the hours of measuring it."""
+    """Checks of the planned cells, without hours of measuring."""
     from spikecal.reproduce.classifiers import Classifier
     from spikecal.reproduce.differences import _of_anns
     from spikecal.reproduce.run import Plan
@@ -298,7 +298,7 @@ def test_unreadable_images_are_skipped_and_reported(
     flags = ["--data", "folder:set", "--images", "24", "-T", "2", "--strict", "-o", "strict"]
     assert main(["reproduce", "bn", "--model", "nets.py:make", *flags]) == 2
     assert "set: 1 unreadable: " in (said := capsys.readouterr().err) and "00.png" in said
-    flags[-1] = "out"  # cells that left images out are no results of a strict run
+    flags[-1] = "out"  # cells that left images out do not count in a strict run
     assert main(["reproduce", "bn", "--model", "nets.py:make", *flags]) == 2
     assert "set: 1 unreadable: " in capsys.readouterr().err
 
@@ -369,7 +369,7 @@ def test_sizes() -> None:
     for table, T, images in ((cifar, 32, 256), (samples, 8, 1024)):
         assert Sizes(iterations=7, batch=5).of(spikecal.ACP, table, T) == fewer.changed(spikecal.Weights, images=images)
         assert Sizes().of(spikecal.LCP, table, T) == spikecal.LCP
-    # the dear column: every calibrator on fewer images
+    # the expensive column: every calibrator on fewer images
     assert Sizes(iterations=7, batch=5).of(spikecal.ACP, cifar, 512) == fewer.changed(Calibrator, images=32)
     assert Sizes().of(spikecal.LCP, cifar, 512) == spikecal.LCP.changed(spikecal.Bias, images=32)
     later = Sizes(long_from=1024, weights_to=512)

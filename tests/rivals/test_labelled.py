@@ -47,7 +47,7 @@ def test_the_slope_falls_with_the_time_since_the_last_spike() -> None:
 
 
 class Spikes(torch.autograd.Function):
-    """A layer of neurons by themselves, with slopes that depend on the time since the last spike alone."""
+    """A single layer of neurons, with slopes that depend only on the time since the last spike."""
 
     @staticmethod
     def forward(ctx: Any, v: Tensor, theta: float, slope: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ def test_learned_clips_are_those_of_qcfs() -> None:
 
 @pytest.mark.parametrize("pipeline", [HYBRID_TRAIN, QCFS])
 def test_training_on_labels_helps(pipeline: Pipeline, tmp_path: Path) -> None:
-    """Labels that the network does not know yet, learned on the images that are tested on."""
+    """Labels that are new to the network, learned on the test images themselves."""
     model, x = residual(), images(32)
     labels = (x.mean((1, 2, 3)) > 0).long()
     quick = pipeline.changed(HybridTraining, images=32, iterations=40, lr=3e-3, batch=16)

@@ -1,4 +1,4 @@
-"""Neurons that the package does not have: whatever emits whole numbers converts, runs every way and is counted."""
+"""Neurons from outside the package: whatever emits integers converts, runs in every way and is counted."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -154,7 +154,7 @@ def test_signed_spikes_carry_negative_values_and_cost_energy_all_the_same() -> N
 
 @pytest.mark.parametrize("preset", ["lcp", "pc", "acp"])
 def test_custom_neurons_are_calibrated(preset: str) -> None:
-    """Trains of three levels go through the cache: calibrated by hand-me-down spikes, errors are what a run gives."""
+    """Trains of three levels go through the cache: errors recorded in the sweep equal those of a run."""
     model, x = averaged(), dyadic_images(32)
     base = spikecal.pipeline.PRESETS[preset].changed(Weights, iterations=5)  # type: ignore[attr-defined]
     result = spikecal.convert(model, x, T=8, pipeline=replace(base, neuron=Ternary()))

@@ -65,7 +65,7 @@ def test_with_a_dead_zone_that_closes_it_is_rounded_all_the_same(c: float, theta
 
 
 @given(st.lists(st.tuples(dyadic, reaches), min_size=1, max_size=24), positive, dyadic, dyadic)
-def test_any_current_bias_potential_and_reach_is_the_loop_by_hand(
+def test_any_current_bias_potential_and_reach_matches_a_plain_loop(
     steps: list[tuple[float, float]], theta: float, bias: float, v0: float
 ) -> None:
     currents, reach = [current for current, _ in steps], [r for _, r in steps]
@@ -78,7 +78,7 @@ def test_any_current_bias_potential_and_reach_is_the_loop_by_hand(
 
 
 def test_a_neuron_at_a_tie_falls_silent() -> None:
-    """Were -theta/2 to fire as well, it would answer its own spike for ever."""
+    """If -theta/2 fired as well, the neuron would alternate forever."""
     assert by_hand([0.5, 0.0, 0.0, 0.0], 1.0)[0] == [1, 0, 0, 0]
     assert fired(double(0.5, 0, 0, 0)[:, None], Cells(double(1.0)), double(0.0), 4)[:, 0].tolist() == [1, 0, 0, 0]
 
@@ -99,7 +99,7 @@ def test_the_slope_is_zero_where_the_sum_is_clipped() -> None:
     assert slope.tolist() == [0, 1, 1, 1, 1, 1, 0]
 
 
-def test_it_is_for_linear_values_alone() -> None:
+def test_it_is_only_for_linear_values() -> None:
     with pytest.raises(ConfigError, match='joints="signed"'):
         Pipeline(neuron=SIGNED)
     with pytest.raises(ConfigError, match='joints="signed"'):

@@ -1,4 +1,4 @@
-"""Stages that wait: what they emit, when, and that it does not matter how the steps are cut up."""
+"""Stages that wait: what they emit and when, for any division of the steps."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -232,7 +232,7 @@ def test_starts_latency_and_interval() -> None:
     assert snn.windows.delays(stage[output]) == {first: 3}  # a joint has no membrane to charge
 
 
-def test_images_one_interval_apart_do_not_meet_and_nearer_ones_do() -> None:
+def test_images_one_interval_apart_do_not_overlap_and_closer_ones_do() -> None:
     first, second = dyadic_images(2), dyadic_images(2, seed=7)
     snn = converted(skip(0), first)
     snn = waiting(snn, everywhere(snn, 1))

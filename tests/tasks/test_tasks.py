@@ -1,4 +1,4 @@
-"""Tasks without the command line: which one is chosen, what it gives back, and that it prints nothing."""
+"""Tasks without the command line: which one is chosen, what it returns, and that it prints nothing."""
 
 import json
 from pathlib import Path

@@ -52,7 +52,7 @@ def images() -> Data:
 
 
 def die_in_save(call: int) -> None:
-    """A trap: the `call`-th checkpoint is half written, and not survived."""
+    """A trap: the process dies while it writes the `call`-th checkpoint."""
     original, calls = Path.write_bytes, iter(range(1, sys.maxsize))
 
     def write_bytes(path: Path, content: Any) -> int:
@@ -80,7 +80,7 @@ def child(name: str, folder: Path, trap: int | None = None, seconds: float | Non
 
 
 def kill_and_resume(name: str, folder: Path, trap: int | None = None, seconds: float | None = None) -> dict[str, Any]:
-    """One death and what the next run makes of it."""
+    """One kill, and the result of the next run."""
     while child(name, folder, trap, seconds):  # it was faster than measured: there was nothing to kill
         assert seconds is not None, "the trap did not work"
         seconds *= 0.8

@@ -183,7 +183,7 @@ def test_image_files_of_any_size_become_batches(tmp_path: Path) -> None:
     expected = torch.stack([prepare(data.images[int(i)][None], CARD, "")[0] for i in order])
     assert (images - expected).abs().max() < 0.5 / 255 / 0.2 + 1e-6
 
-    # in place of one that cannot be read stands the next, with its label; or it is an error
+    # the next image, with its label, replaces an unreadable one, or it is an error
     (tmp_path / "class0" / "0.png").write_text("no image")
     ((replaced, found),) = Feed(data, CARD, plain, CPU, workers=0).batches(0)
     bad = order.tolist().index(0)
@@ -233,7 +233,7 @@ def test_neighbouring_seeds_are_unrelated() -> None:
 
 
 def test_held_out_files_are_read_as_files(tmp_path: Path) -> None:
-    """By several threads, and resized as everywhere else."""
+    """Read by several threads, and resized as everywhere else."""
     rng = np.random.default_rng(0)
     for i in range(6):
         (tmp_path / f"class{i % 2}").mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Exported weights: half precision where it does no harm, and only there."""
+"""Exported weights: half precision only where it does no harm."""
 
 from pathlib import Path
 

@@ -86,7 +86,7 @@ def test_stopped_inside_an_epoch_it_resumes_to_the_same_bits(tmp_path: Path) -> 
         trained(tmp_path / "c.pt", every=0, progress=Watch(steps=STEPS + 3))
     state = checkpoint.read(tmp_path / "c.pt")
     assert state is not None and (state["epoch"], state["step"]) == (1, 2)  # the third step was not saved
-    torch.rand(7)  # dropout does not depend on what was drawn elsewhere
+    torch.rand(7)  # dropout does not depend on other random draws
     rest = Watch()
     assert same(trained(tmp_path / "c.pt", every=0, progress=rest), whole)
     assert rest.phases == [("epoch 2/2", 2)]
@@ -119,7 +119,7 @@ def test_held_out_images_are_measured_and_change_nothing(tmp_path: Path) -> None
     assert [record.epoch for record in records] == [1, 2]
     assert records == measured.history
     assert records[-1].score == accuracy(measured.model, Loader(images(1), CARD, 70))
-    assert trained(tmp_path / "a.pt").history == records  # out of the checkpoint
+    assert trained(tmp_path / "a.pt").history == records  # from the checkpoint
     assert measured.seconds == pytest.approx(sum(record.seconds for record in records))
 
 
@@ -173,7 +173,7 @@ def test_averaged_weights_are_the_exponential_mean(tmp_path: Path) -> None:
     for key, value in model.state_dict().items():
         if not value.is_floating_point():
             continue
-        mean = path[0][key]  # it starts with the first weights
+        mean = path[0][key]  # it starts from the initial weights
         for state in path[1:]:
             mean = 0.8 * mean + 0.2 * state[key]
         assert torch.allclose(value.double(), mean, rtol=1e-5, atol=1e-6), key
@@ -198,7 +198,7 @@ def test_label_smoothing_and_clipping_take_part(tmp_path: Path) -> None:
     assert sizes[:7] == pytest.approx([1e-3 * recipe.learning_rate(step, 8) for step in range(7)], rel=0.02)
 
 
-def test_bfloat16_is_the_networks_alone(tmp_path: Path) -> None:
+def test_bfloat16_is_used_only_by_the_network(tmp_path: Path) -> None:
     """Weights and loss stay float32. Checkpoints from before there was a choice resume."""
     seen: list[torch.dtype] = []
 

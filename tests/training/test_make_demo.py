@@ -22,7 +22,7 @@ def make(root: Path, out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in out.iterdir()}
 
 
-def test_everything_is_made_and_made_again_the_same(tmp_path: Path) -> None:
+def test_everything_is_made_and_remade_identically(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     (tmp_path / BINARY_FOLDER).mkdir()
     for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):

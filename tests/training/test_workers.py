@@ -1,4 +1,4 @@
-"""A worker that dies, at whatever moment, is one clear line, and is heard of no more afterwards."""
+"""A worker that dies at any moment causes one clear line, and no further messages."""
 
 import multiprocessing
 import os
@@ -27,7 +27,7 @@ SOON = 0.5  # seconds
 
 
 class Deadly:
-    """Images of which one is not survived by the process that reads it."""
+    """Images, one of which kills the process that reads it."""
 
     def __init__(self, parent: int) -> None:
         self.parent = parent

@@ -30,7 +30,7 @@ def test_writes_what_converts_and_what_is_refused_and_resumes(
 
     script.survey(names[:1], tmp_path)
     script.survey(names, tmp_path)
-    assert capsys.readouterr().out.count("timm:test_resnet") == 1  # looked at once
+    assert capsys.readouterr().out.count("timm:test_resnet") == 1  # inspected once
     assert [row["converts"] for row in json.loads((tmp_path / "models.json").read_text())["models"].values()] == [
         True,
         False,

@@ -159,7 +159,7 @@ def test_mismatch_says_which_keys(tmp_path: Path) -> None:
     state: dict[str, Tensor] = dict(small().state_dict())
     state["0.weight"] = torch.zeros(4, 1, 3, 3)
     state["head.weight"] = state.pop("1.bias")
-    state["bn.num_batches_tracked"] = torch.tensor(3)  # of no use to anybody, and not complained about
+    state["bn.num_batches_tracked"] = torch.tensor(3)  # useless, but accepted
     save_file(state, tmp_path / "w.safetensors")
     target = small()
     before = {k: v.clone() for k, v in target.state_dict().items()}

@@ -204,7 +204,7 @@ def test_weights_that_are_normalised_in_the_file(tmp_path: Path) -> None:
 
 
 def test_a_size_that_is_open_is_not_rounded_up(tmp_path: Path) -> None:
-    """Division of such sizes rounds down: a Ceil behind it would do nothing, and be wrong at odd sizes alone."""
+    """Division of such sizes rounds down: a Ceil behind it would do nothing, and be wrong only at odd sizes."""
     nodes = [
         node("Shape", "x", to="n"), node("Gather", "n", "two", to="h"), node("Cast", "h", to="f"),
         node("Div", "f", "half", to="d"), node("Ceil", "d", to="u"), node("Cast", "u", to="i"),

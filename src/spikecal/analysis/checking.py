@@ -24,9 +24,13 @@ COLUMNS = ("stage", "kind", "operations", ">shape", ">parameters")
 
 @dataclass(frozen=True, repr=False)
 class Check:
-    """Whether a network converts. `refused` has an error for every place that does not; `estimate` is its cost.
+    """Whether a network converts.
 
-    `stages` are the stages it would have: name, kind, operations, shape and parameters of each.
+    Attributes:
+        name: The model's name.
+        T: Time steps that the estimate is for.
+        refused: One error for every place that is refused.
+        estimate: Time, memory and energy, if the network converts.
     """
 
     name: str
@@ -36,10 +40,12 @@ class Check:
 
     @property
     def converts(self) -> bool:
+        """Whether nothing is refused."""
         return self.estimate is not None
 
     @property
     def stages(self) -> list[dict[str, Any]]:
+        """The stages it would have: name, kind, operations, shape and parameters of each."""
         return [] if self.estimate is None else self.estimate.stages
 
     def table(self) -> Table:

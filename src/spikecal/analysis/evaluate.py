@@ -31,12 +31,23 @@ SAME = 1e-4  # of a tensor's norm: how much folding a batch normalisation may di
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
-    """`accuracy[t - 1]` is the share of correct answers after t steps, `agreement[t - 1]` that of the ANN's answers.
+    """What `evaluate` measured. Lists have one entry per step: `accuracy[t - 1]` is that after t steps.
 
-    The lists are empty without labels or without the ANN, respectively. `ann` is the ANN's
-    accuracy on the same images. `rates` are spikes per neuron and step; `spikes` and `neurons` are counts over all
-    layers and images, and `classes` is the number of classes. `latency` and `interval` are the network's, T if
-    no layer waits; `latencies[t - 1]` is the step at which its answer after t steps arrives. `exits`: early exit.
+    Attributes:
+        T: Steps of the network.
+        images: Number of images.
+        accuracy: Share of correct answers; empty without labels.
+        rates: Spikes per neuron and step of each layer.
+        agreement: Share of answers that are the ANN's; empty without the ANN.
+        ann: The ANN's accuracy on the same images.
+        energy: Counted operations and their energy.
+        spikes: Spikes of all layers and images.
+        neurons: Neurons of all layers, times the number of images.
+        classes: Number of classes.
+        latency: Steps to the answer; T if no layer waits.
+        interval: Steps between images; T if no layer waits.
+        exits: The effect of early exit, if a rule was given.
+        correct: Whether the answer to each image is right.
     """
 
     T: int
@@ -65,12 +76,12 @@ class Evaluation:
             "agreement": self.agreement[-1] if self.agreement else None,
             "energy": None if self.energy is None else self.energy.ratio,
         }
-        told = "".join(f"; {name} {100 * share:.2f} %" for name, share in shares.items() if share is not None)
-        return f"<spikecal.Evaluation: {self.images:,} images, T={self.T}{told}; layers: {len(self.rates)}>"
+        parts = "".join(f"; {name} {100 * share:.2f} %" for name, share in shares.items() if share is not None)
+        return f"<spikecal.Evaluation: {self.images:,} images, T={self.T}{parts}; layers: {len(self.rates)}>"
 
     @property
     def latencies(self) -> list[int]:
-        """Steps from the first of the input to the answer after each step of the output."""
+        """Latency of the answer after each step of the output."""
         return [t + self.latency - self.T for t in range(1, self.T + 1)]
 
     @property
@@ -444,7 +455,7 @@ def _pair(data: Any) -> tuple[Tensor, Tensor] | None:
         return None
     images, labels = as_tensor(data[0]), as_labels(data[1])
     if isinstance(images, Tensor) and images.ndim > 1 and isinstance(labels, list | tuple):
-        raise DataError(f"labels are whole numbers, one for each image, and one of them is {labels[0]!r:.40}" if labels
+        raise DataError(f"labels must be whole numbers, one per image, not {labels[0]!r:.40}" if labels
                         else "there are no labels")  # fmt: skip
     tensors = isinstance(images, Tensor) and isinstance(labels, Tensor)
     return (images, labels) if tensors and images.ndim != labels.ndim else None

@@ -76,10 +76,16 @@ class ExitRule:
 
 @dataclass(frozen=True, kw_only=True)
 class Exits:
-    """The effect of early exit on some images: `settled[t - 1]`, `right` and `agreed` are counts by step.
+    """The effect of early exit on some images. Lists have one entry per step.
 
-    `curve[t - 1]` is the anytime curve with early exit: the share of correct answers (without labels, of the ANN's)
-    after t steps, keeping settled answers. `energy` is that of the steps actually run.
+    Attributes:
+        rule: The rule.
+        settled: How many images settled at each step.
+        right: How many of them have the correct answer; empty without labels.
+        agreed: How many of them have the ANN's answer; empty without the ANN.
+        curve: Share of correct answers (without labels, of the ANN's) after each step, keeping settled answers.
+        energy: Energy of the steps that were run.
+        wait: Latency beyond the steps of the output.
     """
 
     rule: ExitRule
@@ -88,7 +94,7 @@ class Exits:
     agreed: list[int] = field(default_factory=list)
     curve: list[float] = field(default_factory=list)
     energy: Energy | None = None
-    wait: int = 0  # steps of latency beyond those of the output
+    wait: int = 0
 
     @property
     def images(self) -> int:

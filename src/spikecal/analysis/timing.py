@@ -34,9 +34,9 @@ class Search:
         """The decision, in a sentence."""
         waiting = [trial for trial in self.tried if trial.waits]
         if self.kept is None:
-            return "the waits of this network are none of those tried"
+            return "this network's waits are not among those tried"
         if not waiting and self.images < 2:
-            return f"waiting was not tried: to see whether it helps takes at least {NEEDED} calibration images"
+            return f"waiting was not tried: that takes at least {NEEDED} calibration images"
         if self.overruled is not None:
             return f"waits dropped: they help LCP, but not the chosen pipeline ({self.overruled})"
         if self.kept.waits:

@@ -22,7 +22,7 @@ from spikecal.tensors import channels_last
 ROWS = 50_000  # most positions that weights are fitted to; F features cost F / ROWS of the remaining error
 ROW_FLOATS = 1 << 25  # most numbers in all features of these positions together
 ROWS_PER_FEATURE = 8  # lack of room never reduces them below this
-PART = 8192  # rows multiplied at once in float64
+PART = 8192  # rows summed at once in the features' own precision; parts are added in float64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class ClosedFormWeights(Calibrator):
         return bool(stage.weighted())
 
     def passes(self, images: int, T: int) -> float:
-        return 6.0 * min(images, self.images)
+        return 16.0 * min(images, self.images)
 
     @torch.no_grad()
     def solve(self, view: StageView) -> Update:
@@ -281,10 +281,11 @@ class Fit:
     def __init__(self, block: Block, features: Tensor, ridge: float, shifts: bool) -> None:
         """`shifts`: whether there is also a bias to fit. The features are changed in place."""
         self.block, self.shifts, self._rows = block, shifts, features.shape[1]
-        self._mean = features.mean(1, keepdim=True, dtype=torch.float64)
+        self._features = features
+        self._mean = _added(part.sum(1, keepdim=True).double() for _, part in self._parts()) / self._rows
         if not shifts:
             self._mean.zero_()
-        self._features = features.sub_(self._mean.to(features.dtype))
+        features.sub_(self._mean.to(features.dtype))
         self._change = self._mean.new_zeros(())
         self._shift = self._mean.new_zeros(())
         self.predicted = self._mean.new_zeros(())
@@ -305,7 +306,7 @@ class Fit:
             whole = self._features.double()
             gram = whole @ whole.mT
         else:
-            gram = _added(part.double().mT @ part.double() for _, part in self._parts())
+            gram = _added((part.mT @ part).double() for _, part in self._parts())
         gram /= self._rows
         variance = gram.diagonal(dim1=1, dim2=2).sum(1) / self._features.shape[2]
         lost = torch.finfo(self._features.dtype).eps * self._mean.square().mean((1, 2))

@@ -81,7 +81,7 @@ class Allowed:
                 there = f"it has {', '.join(known)}" if known else "it has none"
                 self._refuse(f"gives weights to {name!r}, which is no node with weights of this stage; {there}")
         if weights and not self.learns:
-            self._refuse("changes weights: its class must say `learns = True`")
+            self._refuse("changes weights: its class must set `learns = True`")
         return {name: self._finite(f"weight of {name}", w, [tuple(known[name].shape)]) for name, w in weights.items()}
 
     def _finite(self, name: str, value: Any, shapes: list[tuple[int, ...]]) -> Tensor:

@@ -77,7 +77,10 @@ def convert(
     kappa: Annotated[
         float | None,
         typer.Option(
-            min=0, max=1, help="With --rounding split: the share in the potential, the rest being bias. (default 0.5)"
+            min=0,
+            max=1,
+            metavar="X",
+            help="With --rounding split: the share in the potential, the rest being bias. (default 0.5)",
         ),
     ] = None,
     threshold: Annotated[

@@ -36,7 +36,7 @@ def evaluate(
         typer.Option(
             "--exit",
             metavar="SHARE",
-            help="Stop an image when its answer is settled, promising this agreement with the ANN, such as 0.99.",
+            help="Stop each image once its answer is settled, with this promised agreement with the ANN, such as 0.99.",
         ),
     ] = None,
     exit_images: Annotated[
@@ -44,7 +44,10 @@ def evaluate(
         typer.Option(min=4, metavar="N", help="Calibration images to set the rule of --exit on. (default 2,048)"),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="The network it came from. (default what the file holds of it)")
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="Source model. (default the one in the file, if its weights were not calibrated)"
+        ),
     ] = None,
     weights: options.Weights = None,
     neuron: options.Neurons = None,

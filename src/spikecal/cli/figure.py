@@ -37,9 +37,9 @@ def figure(
             min=1, metavar="N", help="Iterations of weights calibration per layer: 5,000 in the paper; fewer use Adam."
         ),
     ] = 200,
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Of `samples`: calibration samples to draw.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="For `samples`: calibration samples to draw.")] = 3,
     layer: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of `threshold`: the layer. (default the middle one)")
+        str | None, typer.Option(metavar="NAME", help="For `threshold`: the layer. (default the middle one)")
     ] = None,
     seed: options.Seed = 0,
     device: options.Device = None,

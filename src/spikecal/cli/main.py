@@ -114,7 +114,7 @@ def _one_line(error: SpikecalError) -> str:
 
 
 def _fail(message: str, said: bool = True) -> int:
-    """Print one line on standard error if it is to be `said`: of several ranks, only the first speaks."""
+    """Print one line on standard error if `said`: of several ranks, only the first prints."""
     if said:
         typer.echo(f"error: {visible(' '.join(in_flags(message).split()))}", err=True)
     return BAD_CALL

@@ -32,7 +32,9 @@ def report(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="The network they came from. (default what is left of it inside)"),
+        typer.Option(
+            metavar="MODEL", help="Source model. (default the one in the file, if its weights were not calibrated)"
+        ),
     ] = None,
     weights: options.Weights = None,
     neuron: options.Neurons = None,

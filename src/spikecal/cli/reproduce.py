@@ -45,7 +45,9 @@ def reproduce(
     calibration: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="Images per calibrator, at most; not of samples and time. (default its own number)"
+            min=1,
+            metavar="N",
+            help="Images per calibrator, at most; not for samples and time. (default its own number)",
         ),
     ] = None,
     iterations: Annotated[
@@ -75,14 +77,14 @@ def reproduce(
     ] = None,
     waits: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Of frontier: steps of latency beyond T. (default 10)"),
+        typer.Option(min=1, metavar="N", help="For frontier: steps of latency beyond T. (default 10)"),
     ] = None,
     effort: Annotated[
         options.Effort | None,
-        typer.Option(metavar="EFFORT", help="Of frontier: how much AUTO tries. (default normal)"),
+        typer.Option(metavar="EFFORT", help="For frontier: how much AUTO tries. (default normal)"),
     ] = None,
     rivals: Annotated[
-        bool, typer.Option("--rivals", help="Of cifar: measure the methods that the paper only quotes, too.")
+        bool, typer.Option("--rivals", help="For cifar: also measure the methods that the paper only quotes.")
     ] = False,
     rows: Annotated[
         list[str] | None, typer.Option("--row", metavar="LABEL", help="Row to measure; may be repeated. (default all)")
@@ -90,17 +92,18 @@ def reproduce(
     others: Annotated[
         list[str] | None,
         typer.Option(
-            "--with", metavar="MODEL[=FILE]", help="Of fakedata: another network to distil from; may be repeated."
+            "--with", metavar="MODEL[=FILE]", help="For fakedata: another network to distil from; may be repeated."
         ),
     ] = None,
     other: Annotated[
-        str | None, typer.Option(metavar="DATA", help="Of fakedata: the other real images. (default what is available)")
+        str | None,
+        typer.Option(metavar="DATA", help="For fakedata: the other real images. (default what is available)"),
     ] = None,
     distilled: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Of fakedata: images to distil. (default 1,024)")
+        int | None, typer.Option(min=1, metavar="N", help="For fakedata: images to distil. (default 1,024)")
     ] = None,
     distill_iterations: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Of fakedata: iterations of distilling. (default 40)")
+        int | None, typer.Option(min=1, metavar="N", help="For fakedata: iterations of distillation. (default 40)")
     ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="As in the paper: all T, all test images, 5 seeds, 5,000 iterations.")

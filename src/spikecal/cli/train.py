@@ -34,7 +34,7 @@ def train(
         ),
     ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Recipe as a TOML file.")] = None,
-    epochs: Annotated[int | None, typer.Option(metavar="N", help="Passes over the images.")] = None,
+    epochs: Annotated[int | None, typer.Option(metavar="N", help="Passes over the training images.")] = None,
     batch: Annotated[int | None, typer.Option(metavar="N", help="Images per step.")] = None,
     lr: Annotated[float | None, typer.Option(metavar="X", help="Highest learning rate.")] = None,
     weight_decay: Annotated[float | None, typer.Option(metavar="X", help="Weight decay of all parameters.")] = None,
@@ -49,7 +49,7 @@ def train(
         typer.Option(
             min=0,
             metavar="N",
-            help="Hold out N training images (a detector: of the val split) and measure them every epoch.",
+            help="Hold out N training images (for a detector, images of the val split) and measure them every epoch.",
         ),
     ] = 0,
     half: Annotated[
@@ -68,7 +68,10 @@ def train(
         float, typer.Option(min=0, metavar="MINUTES", help="Time between checkpoints within an epoch.")
     ] = 5,
     device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="cpu, cuda or mps. (default an accelerator, if there is one)")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Where to compute: cpu, cuda or mps. (default an accelerator, if there is one)"
+        ),
     ] = None,
     workers: Annotated[
         int | None,

@@ -17,7 +17,7 @@ from spikecal.memory import free_memory
 BYTES_PER_PIXEL = 12  # as floats, resized, and normalised
 EXACT = 0.01  # how far floats may be outside 0..1 without a warning
 NEAR = 0.5  # and with one: filters overshoot, but normalised images go further
-NORMAL = 10.0  # values above this are hardly those of normalised images, for a network without a card
+NORMAL = 10.0  # larger values are unlikely in normalised images, for a network without a card
 
 log = logging.getLogger(__name__)
 

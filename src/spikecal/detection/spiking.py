@@ -185,7 +185,7 @@ def fit(network: SpikingNetwork, detector: nn.Module, path: str) -> nn.Module:
     """The detector with a body read from `path`, if it fits."""
     body = body_of(detector)
     if network.origin.detector not in (None, rest_print(detector)):
-        log.warning("%s holds the body of a detector whose pyramid and heads have other weights than this one's", path)
+        log.warning("%s holds the body of a detector whose pyramid and heads have different weights", path)
     home = next((p for p in detector.parameters() if p.is_floating_point()), torch.empty(0))
     training = body.training
     network.to(home.device)

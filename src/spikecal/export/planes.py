@@ -1,4 +1,4 @@
-"""Clocks as part of the image: extra planes, of which plane t is all ones at step t and zero at all others.
+"""Clocks as part of the image: extra planes; plane t is all ones at step t and zero at all others.
 
 For targets with only weights and neurons, and nothing that depends on time. Clocks become convolutions of the planes.
 """

@@ -30,9 +30,9 @@ WEIGHTED = (Conv, ConvTranspose, Linear)
 
 @dataclass(frozen=True)
 class Stage:
-    """All operations that feed one activation, and that activation; without one, a joint.
+    """All operations that feed one activation, and that activation; without an activation, a joint.
 
-    `inputs` are the boundaries it reads: network inputs and ends of earlier stages.
+    `inputs` are the boundaries that it reads: network inputs and ends of earlier stages.
     """
 
     nodes: tuple[Node, ...]

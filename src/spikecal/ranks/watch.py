@@ -70,7 +70,7 @@ class Watch:
         self.busy += 1
 
     def tell(self, why: str) -> None:
-        """Publish why this rank's call failed, for those who wait for it. If all fail alike, no one waits."""
+        """Publish why this call failed, for the ranks that wait for it. If all fail in the same way, none waits."""
         with suppress(Exception):
             self._store.set(f"call {self.calls}", why)
             if self.rank == 0:

@@ -120,7 +120,7 @@ def _of_data(plan: Plan, subject: Subject) -> list[str]:
     if not plan.table.measures:
         return said
     asked = plan.sizes.images
-    if all(plan.sizes.is_long(plan.table, T) for T in plan.T):  # of which `_of_size` speaks
+    if all(plan.sizes.is_long(plan.table, T) for T in plan.T):  # `_of_size` covers that
         return said
     if asked is not None and asked < tested:
         said.append(f"Test: a fixed {asked:,} of the {tested:,} test images of {subject.data}.")

@@ -334,48 +334,48 @@ OTHERS = (
         label="Robust-Norm",
         pipeline=ROBUST_NORM,
         way=Anytime(),
-        rival="the 99.9th percentile of each layer, no rounding, as in its paper.",
+        rival="thresholds are the 99.9th percentile of each layer, without rounding, as in its paper.",
     ),
     Row(
         label="Spike-Norm",
         pipeline=SPIKE_NORM,
         way=Anytime(),
-        rival=f"maximal inputs and hard resets. {IMAGES}, and its paper takes 2,500 steps.",
+        rival=f"thresholds are maximal inputs; hard resets. {IMAGES}, and its paper takes 2,500 steps.",
     ),
     Row(
         label="RMP",
         pipeline=RMP,
         way=Anytime(),
-        rival=f"soft resets, and thresholds as low as the residual allows. {IMAGES}; the paper's T≥512 is 2,048 steps.",
+        rival=f"thresholds as low as the residual allows; soft resets. {IMAGES}; the paper's T≥512 is 2,048 steps.",
     ),
     Row(
         label="TSC",
         pipeline=TSC,
         way=Anytime(),
-        rival="RMP's thresholds; the same accuracy as RMP by construction, and other spikes. Its paper also codes the "
-        "image by switches, which is what makes its neurons fire without a break.",
+        rival="RMP's thresholds, so the same accuracy as RMP with different spikes. Its paper also encodes the "
+        "image as switches, so that its neurons fire without a break.",
     ),
     Row(
         label="Local balancing",
         pipeline=LOCAL_BALANCING,
         most=32,
-        rival="a threshold a channel, v(0) = θ/2 and delayed read-out; it came after the paper.",
+        rival="one threshold per channel, v(0) = θ/2, delayed read-out; published after the paper.",
     ),
     Row(
         label="Hybrid Train",
         pipeline=HYBRID_TRAIN,
         least=16,
         most=32,
-        rival=f"soft resets without leaks, trained for T by few iterations on few images. {IMAGES}; its paper has 20 "
-        "epochs of all training images, dropout, leaks, and 100 to 250 steps. With fewer than 16 steps hardly a spike "
-        "gets through, and there is nothing to learn from.",
+        rival=f"soft resets without leaks, trained for T with few iterations on few images. {IMAGES}; its paper has 20 "
+        "epochs of all training images, dropout, leaks, and 100 to 250 steps. With fewer than 16 steps, too few spikes "
+        "get through to learn from.",
     ),
     Row(
         label="QCFS",
         pipeline=QCFS,
         way=Anytime(),
-        rival="a trained network trained on with 8 levels, by few iterations; its paper, which came after this one, "
-        "trains from the start for 300 epochs.",
+        rival="a trained network, fine-tuned with 8 levels for few iterations; its paper, published after this one, "
+        "trains from scratch for 300 epochs.",
     ),
 )
 

@@ -54,7 +54,7 @@ class SpikeNorm(Calibrator):
 
 @dataclass(frozen=True, kw_only=True)
 class ResidualThreshold(Calibrator):
-    """`theta` = Spike-Norm's times the least factor at which hardly any potential is left over beyond theta.
+    """`theta` = Spike-Norm's times the smallest factor that leaves almost no potential above theta.
 
     A neuron that resets by subtraction keeps what it cannot fire. With a lower threshold it answers in fewer steps,
     until it would have to fire more than once in a step: then the residual potential piles up above theta, and is lost.

@@ -18,11 +18,13 @@ from spikecal.snn.outputs import joined
 
 @dataclass(repr=False)
 class Run:
-    """`outputs`: the model's structure of running means `[T, N, ...]`; `spikes`: neuron layer -> counts `[N, ...]`.
+    """What one run of a network returns. Step 1 of a layer is the first step of its own window.
 
-    For the recorded layers, `trains` has the levels of every step, int8 `[T, N, ...]`: 0 is no spike, 1 is
-    a spike. `potentials` has the membranes right after each step, in the ANN's units. Step 1 of a layer is the first of
-    its own window.
+    Attributes:
+        outputs: The outputs after every step, running means `[T, N, ...]` in the model's structure.
+        spikes: Spike counts `[N, ...]` of each layer of neurons.
+        trains: For recorded layers, the level at every step, int8 `[T, N, ...]`: 0 is no spike, 1 is a spike.
+        potentials: For recorded layers, the membrane right after each step, in the ANN's units.
     """
 
     outputs: Any

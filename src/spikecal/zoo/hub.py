@@ -30,7 +30,7 @@ class NotFetched(Exception):
 
 
 class Beginning(Checksum):
-    """The start of a file's digest: file names contain no more of it."""
+    """The start of a file's digest, as in its name."""
 
     def matches(self, path: Path) -> bool:
         with path.open("rb") as file:
