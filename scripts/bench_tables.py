@@ -277,7 +277,7 @@ def _multiples(rows: dict[str, dict[str, float]]) -> str:
     """The cost of AUTO's efforts at each T, in conversions by LCP."""
     first, *ways = dict.fromkeys(way for seconds in rows.values() for way in seconds)
     lines = [[f"{first}, seconds", *(f"{seconds[first]:.1f}" for seconds in rows.values())]]
-    lines += [[way, *(f"{found[way] / found[first]:.0f} ×" for found in rows.values())] for way in ways]
+    lines += [[way, *(f"{of[way] / of[first]:.0f} ×" if way in of else "" for of in rows.values())] for way in ways]
     return grid(["effort", *(f"T={T}" for T in rows)], lines)
 
 
