@@ -57,10 +57,9 @@ class Train:
         shape = self.shape if steps is None else (steps, *self.shape[1:])
         count, before = prod(shape), start * prod(self.shape[1:])
         first, last = before // 8, -(-(before + count) // 8)
-        if len(self.bits) == 1 and self.lowest == 0:
-            found = loops.unpack(self.bits[0, first:last], before % 8, self.height, shape)
-            if found is not None:
-                return found
+        found = loops.unpack(self.bits[:, first:last], self.lowest, before % 8, self.height, shape)
+        if found is not None:
+            return found
         planes = unpacked(self.bits[:, first:last], before % 8 + count)[:, before % 8 :]
         flat = planes[0].to(self.height)
         for bit, plane in enumerate(planes[1:], 1):

@@ -171,7 +171,8 @@ def emit(
     for charge, charged, count in _charging(memory, arriving, steps, cells, flush):
         own = _reaching(charged, memory, count)
         parts = [None if kept is None else kept[t : t + count] for kept in (value, levels)]
-        if potentials is None and neuron.advance_at_once(charge, state, own, count, total, *parts):
+        magnitudes = spikes if signed else None
+        if potentials is None and neuron.advance_at_once(charge, state, own, count, total, *parts, magnitudes):
             t += count
             continue
         for passed, sent in enumerate(neuron.advance(charge, state, own, count), 1):
