@@ -143,6 +143,19 @@ def test_stored_spikes_come_back(shape: tuple[int, ...], start: int, per: str, s
     assert found.movedim(2, -1).is_contiguous() if found.ndim == 5 else found.is_contiguous()
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_spikes_are_counted_as_by_torch(threads: int) -> None:
+    rows = drawn(0, 3, 50_000).round().clamp(-1, 2)
+    fired, before = torch.zeros(50_000, dtype=torch.bool), torch.get_num_threads()
+    fired[:7] = True
+    expected = fired | (rows.amax(0) > 0)
+    torch.set_num_threads(threads)
+    assert loops.tally(rows, 2, fired) == (int(rows.sum(dtype=torch.float64)), int((rows == 2).sum()))
+    torch.set_num_threads(before)
+    assert torch.equal(fired, expected)
+    assert loops.tally(rows.t(), 2, fired) is None
+
+
 @settings(max_examples=40, deadline=None)
 @given(rows=st.integers(1, 200), channels=st.integers(1, 70), seed=st.integers(0, 99))
 def test_histograms_have_the_counts_of_a_plain_loop(rows: int, channels: int, seed: int) -> None:
@@ -164,7 +177,7 @@ def test_values_in_no_bin_are_never_counted(bad: float) -> None:
 
 def test_threads_share_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     current, cells = drawn(3, 4, 7, 33), Cells(torch.full((1, 33), 0.3), torch.full((1, 33), 0.01))
-    expected, potential = by_steps(current, torch.zeros(7, 33), cells, 4)
+    expected, potential = by_steps(IntegrateAndFire(), current, torch.zeros(7, 33), cells, 4)
     monkeypatch.setattr(loops, "FEW", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     monkeypatch.setattr(kernels.compiled(), "BLOCK", 33)

@@ -1,4 +1,4 @@
-"""Loops over torch tensors, for neurons, stored spikes and histograms: run `machine_code` on all threads."""
+"""Loops over torch tensors, for neurons, spikes and histograms: run `machine_code` on all threads."""
 
 import os
 from collections.abc import Callable
@@ -30,8 +30,8 @@ def fire(
 ) -> bool:
     """Run `steps` steps of integrate-and-fire neurons, `signed` or not; False if torch must do it.
 
-    `current` is `[steps or 1, N, ...]`, `v` `[N, ...]`; `theta` and `bias` broadcast against one image. `passed` and
-    `levels` `[steps, N, ...]` are written if given, and `total` and `sent` `[N, ...]` added to; `passed` may be `current`.
+    `current` is `[steps or 1, N, ...]`, `v` `[N, ...]`; `theta` and `bias` broadcast against one image. If given,
+    `passed`, maybe `current`, and `levels` `[steps, N, ...]` are written, `total` and `sent` `[N, ...]` added to.
     """
     kernels = compiled()
     if kernels is None or v.dtype not in FLOATS or current.dtype != v.dtype or not _plain(theta):
@@ -55,7 +55,14 @@ def fire(
 def unpack(bits: Tensor, lowest: int, skip: int, height: Tensor, shape: tuple[int, ...]) -> Tensor | None:
     """Levels times height `[steps, N, ...]`, channels last, from rows of packed bits without the first `skip`."""
     kernels = compiled()
-    if kernels is None or len(bits) > 2 or (len(bits) == 1 and lowest) or not _plain(bits) or not _plain(height) or height.dtype not in FLOATS:
+    if (
+        kernels is None
+        or len(bits) > 2
+        or (len(bits) == 1 and lowest)
+        or not _plain(bits)
+        or not _plain(height)
+        or height.dtype not in FLOATS
+    ):
         return None
     image, last = torch.Size(shape[2:]), len(shape) == 5
     order = (*shape[:2], *shape[3:], shape[2]) if last else shape
@@ -81,6 +88,21 @@ def count_into_bins(rows: Tensor, per_unit: Tensor, bins: int) -> Tensor | None:
         with _one_at_a_time:
             kernels.count_into_bins_shared(rows.numpy(), per_unit.numpy(), counts, outside, len(rows), shares)
     return None if outside.any() else torch.from_numpy(counts.sum(0) if shares > 1 else counts[0])
+
+
+def tally(rows: Tensor, most: int, fired: Tensor) -> tuple[int, int] | None:
+    """The sum of whole numbers `[N, M]` and how many equal `most`; `fired` `[M]` becomes true where any is positive."""
+    kernels = compiled()
+    if kernels is None or not _plain(rows) or not rows.is_contiguous() or rows.dtype not in FLOATS:
+        return None
+    shares = _shares(rows.shape[1], rows.numel())
+    found = np.zeros((shares, 2), np.int64)
+    if shares == 1:
+        kernels.tally(rows.numpy(), most, fired.numpy(), found[0], 0, rows.shape[1])
+    else:
+        with _one_at_a_time:
+            kernels.tally_shared(rows.numpy(), most, fired.numpy(), found, shares)
+    return int(found[:, 0].sum()), int(found[:, 1].sum())
 
 
 # -- how values lie in memory ------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ def integrate_and_fire(v, current, stride, theta, bias, steps, signed, passed, t
 
     `signed` neurons fire half a theta earlier, and spikes of -1 where v is below that less theta. The next step is
     `stride` values further in `current`, 0 if constant. `passed` gets theta times the levels, and may be `current`
-    itself; `levels` those of each step, `total` their sum and `sent` that of their magnitudes. Empty arrays are skipped.
+    itself; `levels` those of each step; their sum is added to `total`, that of their magnitudes to `sent`. Empty arrays
+    are skipped.
     """
     size, row = v.size, theta.size
     fired_block, level_block = np.empty(BLOCK, v.dtype), np.empty(BLOCK, v.dtype)
@@ -141,3 +142,29 @@ def count_into_bins_shared(values, per_unit, counts, outside, rows, shares):
     """`counts` `[shares, C, bins]` and `outside` `[shares]` are of each share."""
     for i in prange(shares):
         outside[i] = count_into_bins(values, per_unit, counts[i], rows * i // shares, rows * (i + 1) // shares)
+
+
+@njit(nogil=True, cache=True)
+def tally(values, most, fired, found, first, last):
+    """Adds the sum of whole numbers `[N, M]` and how many equal `most` to `found`, for some columns.
+
+    `fired` `[M]` becomes true where any of a column is positive.
+    """
+    for n in range(len(values)):
+        row, any_fired = values[n, first:last], fired[first:last]
+        spikes, full = 0, 0
+        for i in range(row.size):
+            count = np.int32(row[i])
+            spikes += count
+            full += count == most
+            any_fired[i] |= count > 0
+        found[0] += spikes
+        found[1] += full
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def tally_shared(values, most, fired, found, shares):
+    """`found` `[shares, 2]` is of each share."""
+    for i in prange(shares):
+        size = values.shape[1]
+        tally(values, most, fired, found[i], size * i // shares, size * (i + 1) // shares)
