@@ -154,7 +154,7 @@ def tally(values, most, fired, found, first, last):
         row, any_fired = values[n, first:last], fired[first:last]
         spikes, full = 0, 0
         for i in range(row.size):
-            count = np.int32(row[i])
+            count = int(row[i])
             spikes += count
             full += count == most
             any_fired[i] |= count > 0
