@@ -33,7 +33,7 @@ from spikecal.zoo.models import build_model
 
 RESULT = Path(__file__).parent / "results" / "big.json"
 MOBILE, REGNET, RESNET = "torchvision:mobilenet_v2", "regnetx4gf", "resnet34-imagenet"
-MOBILE_T, MOBILE_IMAGES = 16, 128
+MOBILE_T, MOBILE_IMAGES = 16, (16, 128)
 REGNET_T, BUDGET, WANTED = 64, "8G", (32, 1024)
 PARTS = ("plans", "mobilenet", "regnet")
 LITTLE = 4 * 2**30  # free bytes, of memory or of a disk, that refuse some plans
@@ -96,7 +96,7 @@ def over_floor(rounds: int, count: int) -> dict[str, Any]:
             floor=lambda: [ann(x) for _ in range(MOBILE_T + 2)],
             convert=lambda: spikecal.convert(model, x, T=MOBILE_T, pipeline=lcp),
         )
-    of = {"T": MOBILE_T, "images": count, "rounds": rounds, "loops": described()}
+    of = {"T": MOBILE_T, "rounds": rounds, "loops": described()}
     return of | {"seconds": medians(times), "convert_over_floor": ratio(times["convert"], times["floor"])}
 
 
@@ -121,14 +121,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=PARTS, action="append")
     parser.add_argument(
-        "--images", type=int, action="append", help="of MobileNetV2, 128 by default, or of RegNetX-4GF, 2 and 4"
+        "--images", type=int, action="append", help="of MobileNetV2, 16 and 128 by default, or of RegNetX-4GF, 2 and 4"
     )
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     found: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     measures = {
         "plans": plans,
-        "mobilenet": lambda: over_floor(given.rounds, *(given.images or [MOBILE_IMAGES])),
+        "mobilenet": lambda: {str(n): over_floor(given.rounds, n) for n in given.images or MOBILE_IMAGES},
         "regnet": lambda: within_budget(given.images or [2, 4]),
     }
     for part in given.part or PARTS:
