@@ -1,7 +1,7 @@
 """Speed of conversion and of running, as ratios to passes of the ANN measured in the same run.
 
     python bench/convert.py                      everything, into bench/results/convert.json; reports what got worse
-    python bench/convert.py --part resnet20      one network (or weights, scaling, memory, steps), into the same file
+    python bench/convert.py --part resnet20      one network (or another part), into the same file
     python bench/convert.py --profile resnet20   where the time of a conversion goes
 
 With OMP_NUM_THREADS=1 times are seconds of the processor, which those of others on a shared machine are not part of.
@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx.experimental.optimization import fuse
+from torch.utils.data import Dataset
 
 import spikecal
 from spikecal import Weights, kernels
@@ -46,7 +47,8 @@ STEP_IMAGES, STEP_MEMORY = 4, 384 * 2**20  # of the memory over T
 LEARNING = ("resnet20", "vgg16")
 FEW, MORE = 5, 20  # iterations: what a run of more takes longer is of iterations alone
 CLOCK = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-PARTS = (*NETWORKS, "weights", "scaling", "memory", "steps")
+EVALUATED = (2_000, 8_000, 32_000)  # images
+PARTS = (*NETWORKS, "weights", "scaling", "memory", "steps", "evaluation")
 
 
 def network(name: str) -> nn.Module:
@@ -249,6 +251,34 @@ def peak_steps(T: int) -> None:
     print(json.dumps({"peak_growth_bytes": resident("VmHWM") - before, "between_stages_bytes": bits}))
 
 
+class Unending(Dataset[tuple[Tensor, int]]):
+    """A dataset of any number of images, made when they are read."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> tuple[Tensor, int]:
+        return torch.full((3, 32, 32), number % 97 / 97), number % 10
+
+
+def evaluation() -> dict[str, Any]:
+    """Growth of the peak while ever more images are evaluated by a small network, beside the size of all."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10)).eval()
+    snn = spikecal.convert(model, images(16), T=4, pipeline="lcp").snn
+    spikecal.evaluate(snn, Unending(512))
+    found = {}
+    for count in EVALUATED:
+        before = resident_now()
+        spikecal.evaluate(snn, Unending(count))
+        found[str(count)] = {"peak_growth_bytes": resident("VmHWM") - before, "image_bytes": 4 * 3 * 32 * 32 * count}
+        print(count, found[str(count)], flush=True)
+    return found
+
+
 def memory(name: str) -> dict[str, Any]:
     """Peak memory of a conversion above that of the process before it, for several budgets, each in a new process."""
     found = {}
@@ -318,6 +348,7 @@ def main() -> None:
         "scaling": lambda: scaling(arguments.rounds),
         "memory": lambda: memory("resnet20"),
         "steps": steps,
+        "evaluation": evaluation,
     }
     found: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     here = {"machine": machine(), "rounds": arguments.rounds}

@@ -71,10 +71,12 @@ class Neuron:
         total: Tensor | None,
         value: Tensor | None,
         levels: Tensor | None,
+        sent: Tensor | None = None,
     ) -> bool:
         """`advance` by a compiled loop, for kinds that have one, bit for bit; returns whether it ran.
 
-        The levels are added to `total` `[N, ...]` and written to `levels` `[steps, N, ...]`, times theta to `value`.
+        The levels are added to `total` `[N, ...]`, their magnitudes to `sent`; they are written to `levels`
+        `[steps, N, ...]`, and times theta to `value`.
         """
         return False
 
@@ -126,11 +128,13 @@ class IntegrateAndFire(Neuron):
         total: Tensor | None,
         value: Tensor | None,
         levels: Tensor | None,
+        sent: Tensor | None = None,
     ) -> bool:
         """The same in one loop; a subclass with another `advance` needs a loop of its own."""
-        if type(self).advance is not IntegrateAndFire.advance:
+        signed = type(self).advance is SignedIntegrateAndFire.advance and cells.reach is None
+        if not signed and type(self).advance is not IntegrateAndFire.advance:
             return False
-        return loops.fire(current, state["v"], cells.theta, cells.bias, steps, value, total, levels)
+        return loops.fire(current, state["v"], cells.theta, cells.bias, steps, signed, value, total, sent, levels)
 
     def potential(self, state: State, cells: Cells, steps: int) -> Tensor:
         """Includes the bias of the steps so far, which `advance` adds only at its end."""

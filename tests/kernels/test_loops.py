@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from spikecal.calibration.cache import Train
 from spikecal.calibration.histogram import BINS, Histogram
 from spikecal.errors import ConfigError
 from spikecal.kernels import loops
-from spikecal.neurons import Cells, IntegrateAndFire, SignedIntegrateAndFire
+from spikecal.neurons import Cells, IntegrateAndFire, Neuron, SignedIntegrateAndFire
+from spikecal.snn.execute import whole_numbers
 from spikecal.snn.windows import over_steps
 from spikecal.tensors import channels_last
 
@@ -61,10 +63,10 @@ def drawn(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
-def by_steps(current: Tensor, v: Tensor, cells: Cells, steps: int) -> tuple[Tensor, Tensor]:
+def by_steps(neuron: Neuron, current: Tensor, v: Tensor, cells: Cells, steps: int) -> tuple[Tensor, Tensor]:
     """The levels of each step and the last potential, by torch."""
     state = {"v": v.clone()}
-    levels = [sent.clone() for sent in IntegrateAndFire().advance(current, state, cells, steps)]
+    levels = [sent.clone() for sent in neuron.advance(current, state, cells, steps)]
     return torch.stack(levels), state["v"]
 
 
@@ -76,6 +78,7 @@ def by_steps(current: Tensor, v: Tensor, cells: Cells, steps: int) -> tuple[Tens
     bias=st.sampled_from(["none", "channel", "neuron", "layer"]),
     one_threshold=st.booleans(),
     wanted=st.sets(st.sampled_from(["total", "value", "levels"])),
+    neuron=st.sampled_from([IntegrateAndFire(), SignedIntegrateAndFire()]),
     dtype=st.sampled_from([torch.float32, torch.float64]),
     seed=st.integers(0, 99),
 )
@@ -86,6 +89,7 @@ def test_neurons_fire_as_by_torch(
     bias: str,
     one_threshold: bool,
     wanted: set[str],
+    neuron: Neuron,
     dtype: torch.dtype,
     seed: int,
 ) -> None:
@@ -96,15 +100,17 @@ def test_neurons_fire_as_by_torch(
     sizes = {"none": None, "channel": channels, "neuron": shape[1:], "layer": [1] * len(shape)}[bias]
     cells = Cells(theta, None if sizes is None else 0.1 * drawn(seed + 2, *sizes, dtype=dtype))
     before = torch.empty_like(current[0]).copy_(drawn(seed + 3, *shape, dtype=dtype))
-    expected, potential = by_steps(current, before, cells, steps)
+    expected, potential = by_steps(neuron, current, before, cells, steps)
     state, total = {"v": before.clone()}, torch.ones_like(before) if "total" in wanted else None
+    sent = None if total is None else total.clone()
     value = over_steps(before, steps) if "value" in wanted else None
-    levels = over_steps(before, steps, torch.bool) if "levels" in wanted else None
-    assert IntegrateAndFire().advance_at_once(current, state, cells, steps, total, value, levels)
+    levels = over_steps(before, steps, whole_numbers(neuron)) if "levels" in wanted else None
+    assert neuron.advance_at_once(current, state, cells, steps, total, value, levels, sent)
     assert torch.equal(state["v"], potential)
     assert total is None or torch.equal(total, 1 + expected.sum(0))
+    assert sent is None or torch.equal(sent, 1 + expected.abs().sum(0))
     assert value is None or torch.equal(value, expected * theta)
-    assert levels is None or torch.equal(levels, expected.bool())
+    assert levels is None or torch.equal(levels, expected.to(levels.dtype))
 
 
 def test_what_is_not_for_the_loop_is_left_to_torch() -> None:
@@ -115,7 +121,8 @@ def test_what_is_not_for_the_loop_is_left_to_torch() -> None:
     assert not IntegrateAndFire().advance_at_once(current.half(), dict(mixed), cells, 2, None, None, None)
     learned = Cells(torch.ones(1, 3, 1, 1, requires_grad=True))
     assert not IntegrateAndFire().advance_at_once(current, dict(mixed), learned, 2, None, None, None)
-    assert not SignedIntegrateAndFire().advance_at_once(current, dict(mixed), cells, 2, None, None, None)
+    closing = replace(cells, reach=torch.ones(2, 1, 1, 1))
+    assert not SignedIntegrateAndFire().advance_at_once(current, dict(mixed), closing, 2, None, None, None)
     assert torch.equal(mixed["v"], torch.zeros(4, 3, 5, 5))
 
 
@@ -124,15 +131,29 @@ def test_what_is_not_for_the_loop_is_left_to_torch() -> None:
     shape=st.sampled_from([(3, *shape) for shape in SHAPES]),
     start=st.integers(0, 2),
     per=st.sampled_from(["one", "each"]),
+    signed=st.booleans(),
 )
-def test_stored_spikes_come_back(shape: tuple[int, ...], start: int, per: str) -> None:
-    levels = drawn(1, *shape) > 0.4
+def test_stored_spikes_come_back(shape: tuple[int, ...], start: int, per: str, signed: bool) -> None:
+    levels = drawn(1, *shape).round().clamp(-1, 1).to(torch.int8) if signed else drawn(1, *shape) > 0.4
     sizes = [1, shape[2] if per == "each" else 1, *(1,) * (len(shape) - 3)]
     height = drawn(2, *sizes).abs() + 0.5
-    train, steps = Train.pack(levels, height), shape[0] - start
+    train, steps = Train.pack(levels, height, (-1, 0, 1) if signed else (0, 1)), shape[0] - start
     found = train.unpack(start, steps)
     assert torch.equal(found, levels[start:] * height)
     assert found.movedim(2, -1).is_contiguous() if found.ndim == 5 else found.is_contiguous()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_spikes_are_counted_as_by_torch(threads: int) -> None:
+    rows = drawn(0, 3, 50_000).round().clamp(-1, 2)
+    fired, before = torch.zeros(50_000, dtype=torch.bool), torch.get_num_threads()
+    fired[:7] = True
+    expected = fired | (rows.amax(0) > 0)
+    torch.set_num_threads(threads)
+    assert loops.tally(rows, 2, fired) == (int(rows.sum(dtype=torch.float64)), int((rows == 2).sum()))
+    torch.set_num_threads(before)
+    assert torch.equal(fired, expected)
+    assert loops.tally(rows.t(), 2, fired) is None
 
 
 @settings(max_examples=40, deadline=None)
@@ -156,7 +177,7 @@ def test_values_in_no_bin_are_never_counted(bad: float) -> None:
 
 def test_threads_share_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     current, cells = drawn(3, 4, 7, 33), Cells(torch.full((1, 33), 0.3), torch.full((1, 33), 0.01))
-    expected, potential = by_steps(current, torch.zeros(7, 33), cells, 4)
+    expected, potential = by_steps(IntegrateAndFire(), current, torch.zeros(7, 33), cells, 4)
     monkeypatch.setattr(loops, "FEW", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     monkeypatch.setattr(kernels.compiled(), "BLOCK", 33)

@@ -20,6 +20,8 @@ from spikecal.memory import return_freed_memory
 from spikecal.tensors import channels_last
 from spikecal.workdir import store
 
+UNTIDY = 32  # a share of the budget: this much may lie in holes before freed memory is returned, which takes long
+
 
 @dataclass(frozen=True)
 class Train:
@@ -57,10 +59,9 @@ class Train:
         shape = self.shape if steps is None else (steps, *self.shape[1:])
         count, before = prod(shape), start * prod(self.shape[1:])
         first, last = before // 8, -(-(before + count) // 8)
-        if len(self.bits) == 1 and self.lowest == 0:
-            found = loops.unpack(self.bits[0, first:last], before % 8, self.height, shape)
-            if found is not None:
-                return found
+        found = loops.unpack(self.bits[:, first:last], self.lowest, before % 8, self.height, shape)
+        if found is not None:
+            return found
         planes = unpacked(self.bits[:, first:last], before % 8 + count)[:, before % 8 :]
         flat = planes[0].to(self.height)
         for bit, plane in enumerate(planes[1:], 1):
@@ -122,6 +123,7 @@ class Cache:
     def __init__(self, budget: int, device: torch.device, folder: Path | None = None) -> None:
         self.budget, self.device, self.folder = budget, device, folder
         self.used = 0
+        self._untidy = 0  # bytes of currents since freed memory was last returned
         self._memory: dict[Key, Value] = {}
         self._pinned: dict[Key, Value] = {}
         self._temporary: Path | None = None
@@ -138,8 +140,10 @@ class Cache:
         if fits:
             self._memory[key] = value
             self.used += _bytes(value)
-        if _again(key) and 2 * self.used > self.budget:
+            self._untidy += _bytes(value) if _again(key) else 0
+        if 2 * self.used > self.budget and UNTIDY * self._untidy > self.budget:
             return_freed_memory()  # the allocator leaves holes the size of large values, which would double the use
+            self._untidy = 0
 
     def make_room(self, needed: int) -> bool:
         """Move values from memory to disk until `needed` bytes of the budget are free; returns whether they are."""

@@ -10,7 +10,7 @@ from spikecal.calibration.histogram import BINS, Histogram, merge_bins
 from spikecal.errors import ConfigError
 from spikecal.settings import check_types, in_python
 
-TOGETHER = 131_072  # numbers per call of the grid search: fits in a processor's cache
+TOGETHER = 32_768  # numbers per call of the grid search: fits in a processor's cache
 BINS_A_STEP, LEAST_BINS = 64, 512  # finer bins no longer change the result
 Per = Literal["layer", "channel"]
 Quantiser = Literal["floor", "round"]
@@ -90,9 +90,9 @@ class Percentile(Threshold):
 class MMSE(Threshold):
     """The best of `grid` values in (0, max] by mean squared error of the simulated quantiser (Algorithm 1).
 
-    If values are spread evenly within each bin, the error has a closed form. In units of the step q = theta/T, with n
-    the level of u and d = u - n, the integral of the squared error from 0 to u is `n/12 + d^3/3` for rounding and
-    `n/3 + d^3/3` for flooring, on both sides of the clip.
+    With steps of q = theta/T, F(x) how many values lie below x and H its integral from 0, the error of rounding is the
+    sum of `(v - theta)^2` over all values v, less `2 q` times the sum of `H((n - 1/2) q)` for n = 1 to T. Flooring has
+    `H(n q) - q/2 F(n q)` there. Both are closed forms, as values are taken as spread evenly within each bin.
     """
 
     grid: int = 100
@@ -103,34 +103,18 @@ class MMSE(Threshold):
             raise ConfigError(f"the grid must have at least one value, not {self.grid}")
 
     def choose(self, histogram: Histogram, T: int, quantiser: Quantiser) -> Tensor:
-        maximum = histogram.maximum.clamp(min=torch.finfo(torch.float32).tiny)
-        factor = max(1, BINS // max(LEAST_BINS, BINS_A_STEP * (1 << (T - 1).bit_length())))
-        counts = merge_bins(histogram.counts[:, 1:], factor).double()
-        edges = histogram.edges()[:, ::factor]
+        shares = torch.arange(1, self.grid + 1, device=histogram.counts.device) / self.grid  # theta / max
+        bins = min(BINS, max(LEAST_BINS, BINS_A_STEP * (1 << (T - 1).bit_length())))
+        counts = merge_bins(histogram.counts[:, 1:], BINS // bins).double()
+        largest = torch.ldexp(histogram.maximum * bins, -histogram.exponent)  # in bins
         # Values at a clip are not spread: they leave their bin and count at their exact value, the maximum.
         lump = histogram.clipped.double()
-        top = ((maximum / edges[:, 1]).ceil().long() - 1).clamp(min=0)
+        top = (largest.ceil().long() - 1).clamp(min=0)
         counts.scatter_add_(1, top[:, None], -lump[:, None])
-        shares = torch.arange(1, self.grid + 1, dtype=torch.float32, device=edges.device) / self.grid  # theta / max
-        rows = max(1, TOGETHER // counts.shape[1])  # channels at a time
-        best = [
-            self._best(shares, *parts, T, quantiser)
-            for parts in zip(counts.split(rows), edges.split(rows), maximum.split(rows), lump.split(rows), strict=True)
-        ]
-        return histogram.maximum * torch.cat(best)
-
-    def _best(
-        self, shares: Tensor, counts: Tensor, edges: Tensor, maximum: Tensor, lump: Tensor, T: int, quantiser: Quantiser
-    ) -> Tensor:
-        """The share of the maximum with the least squared error, for some channels."""
-        relative, weights = (edges / maximum[:, None]).float(), counts.float()
-        totals = []
-        for some in shares.split(max(1, TOGETHER // counts.numel())):
-            error = squared_error(relative * (T / some)[:, None, None], T, quantiser)
-            theta = some.double()[:, None] * maximum
-            total = torch.linalg.vecdot(weights, error.diff()).double() * (theta / T) ** 3 / edges[:, 1]
-            totals.append(total + lump * (maximum - theta).square())
-        return shares[torch.cat(totals).argmin(0)].double()
+        rows = max(1, TOGETHER // (self.grid * T))  # channels at a time
+        parts = zip(counts.split(rows), largest.split(rows), lump.split(rows), strict=True)
+        best = [shares[squared_errors(shares.double(), *part, T, quantiser).argmin(1)] for part in parts]
+        return histogram.maximum * torch.cat(best).double()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,9 +125,25 @@ class Learned(MMSE):
         return theta if clip is None else torch.full_like(theta, clip)
 
 
-def squared_error(u: Tensor, T: int, quantiser: Quantiser) -> Tensor:
-    """Integral from 0 to u of `(v - clip(round(v) or floor(v), 0, T))^2 dv`."""
-    offset, share = (0.5, 12) if quantiser == "round" else (0.0, 3)
-    level = (u + offset).floor_().clamp_(0, T)
-    distance = u - level
-    return (distance * distance).mul_(distance).div_(3).add_(level, alpha=1 / share)
+def squared_errors(
+    shares: Tensor, counts: Tensor, largest: Tensor, lump: Tensor, T: int, quantiser: Quantiser
+) -> Tensor:
+    """The error `[C, thresholds]` of thresholds that are `shares` of the `largest` value, where `lump` values lie."""
+    theta = shares * largest[:, None]
+    edges = torch.arange(1, T + 1, device=theta.device).double() - (0.5 if quantiser == "round" else 0.0)
+    place = (theta[..., None] * (edges / T)).flatten(1)
+    bin = place.long().clamp_(max=counts.shape[1] - 1)
+    inside = place.sub_(bin)
+    up_to = counts.cumsum(1)
+    below = up_to - counts  # F at the lower edges of bins
+    integral = (below + counts / 2).cumsum(1).sub_(below + counts / 2)  # H there
+    own, before = counts.gather(1, bin), below.gather(1, bin)
+    each = integral.gather(1, bin).add_(inside * (before + inside * own / 2))
+    if quantiser == "floor":
+        each.sub_((before + inside * own).mul_((theta / (2 * T)).repeat_interleave(T, 1)))
+    middle = torch.arange(counts.shape[1], device=theta.device).double() + 0.5
+    first, second = ((counts * moment).sum(1, keepdim=True) for moment in (middle, middle.square() + 1 / 12))
+    beyond = theta.square() * up_to[:, -1:] - 2 * theta * first + second
+    return (
+        beyond + lump[:, None] * (largest[:, None] - theta).square() - 2 * theta / T * each.unflatten(1, (-1, T)).sum(2)
+    )

@@ -14,6 +14,7 @@ from spikecal.calibration.samples import Sample, Samples
 from spikecal.errors import CalibrationError
 from spikecal.graph.ops import MaxPool, Spike, of_channels
 from spikecal.graph.stages import Stage
+from spikecal.kernels import loops
 from spikecal.ranks import Ranks
 from spikecal.snn.execute import (
     Emission,
@@ -40,6 +41,10 @@ class Simulation:
     neurons: int = 0  # neurons x images
     fired: Tensor | None = None  # neuron, or channel if images differ in size -> has it ever fired
     error_sums: dict[int, Tensor] = field(default_factory=dict)  # n -> sum of x - mean output over the first n images
+
+    def add_error(self, mark: int, found: Tensor) -> None:
+        known = self.error_sums.get(mark)
+        self.error_sums[mark] = found.clone() if known is None else known.add_(found)
 
     def sums(self) -> Tensor:
         """All sums as one vector. Sums over fewer images come last: most images add nothing to them."""
@@ -94,6 +99,7 @@ class StageView:
         self.notes: list[str] = []
         self.branched = False  # whether the stage comes after a branch of the network
         self.simulation = Simulation()
+        self._squared_targets: dict[range, float] = {}
 
     @property
     def channel(self) -> int:
@@ -239,31 +245,35 @@ class StageView:
         earlier runs add up the errors that calibrators ask for.
         """
         marks = () if keep else self.marks  # nothing is solved after the kept run
-        shape = tuple(self.like.shape[1:]) if self.one_size else (self.like.shape[self.channel],)
-        total = self.ranks.sum(2 + len(marks) * prod(shape), self.cache.device)
+        size = prod(self.like.shape[1:]) if self.one_size else self.like.shape[self.channel]
+        total = self.ranks.sum(2 + len(marks) * size, self.cache.device)
         counted = Simulation()
         for unit in self.units:
             part = Simulation()
             for call in unit:
                 self._add(call, marks, part, self._run(call, keep, counted))
             total.add(part.sums())
-        errors, targets, *sums = total.total().split([1, 1, *[prod(shape)] * len(marks)])
+        errors, targets, *sums = total.total().split([1, 1, *[size] * len(marks)])
         result = self._everywhere(counted) if keep else Simulation()
         result.squared_error, result.squared_target = float(errors), float(targets)
-        largest_first = sorted(marks, reverse=True)
-        result.error_sums = {mark: found.view(shape) for mark, found in zip(largest_first, sums, strict=True)}
+        for mark, found in zip(sorted(marks, reverse=True), sums, strict=True):
+            result.error_sums[mark] = image_of(found, self.like).contiguous() if self.one_size else found
         self.simulation = result
         return result
 
     def _add(self, call: range, marks: Sequence[int], result: Simulation, mean: Tensor) -> None:
-        """Add up the errors of one call."""
-        error = (target := self.target(call)) - mean
+        """Add up the errors of one call, in place of its mean."""
+        target = self.target(call)
+        if call not in self._squared_targets:
+            self._squared_targets[call] = _squared(target)
+        error = torch.sub(target, mean, out=mean)
         result.squared_error += _squared(error)
-        result.squared_target += _squared(target)
-        for mark in marks:
-            if self.starts_before(call, mark):
-                found, known = self._error_sum(error), result.error_sums.get(mark)
-                result.error_sums[mark] = found if known is None else known + found
+        result.squared_target += self._squared_targets[call]
+        reached = [mark for mark in marks if self.starts_before(call, mark)]
+        if reached:
+            found = self._error_sum(error)
+            for mark in reached:
+                result.add_error(mark, found)
 
     def _everywhere(self, own: Simulation) -> Simulation:
         """The counts of all ranks."""
@@ -289,7 +299,7 @@ class StageView:
         kept: dict[int, list[Value]] = {batch: [] for batch in call}
         for emission in self._emissions(call, want):
             total.add(emission.summed() if emission.total is None else emission.total)
-            if emission.spikes is not None:
+            if emission.spikes is not None and emission.spikes is not emission.total:
                 spikes.add(emission.spikes)
             for batch, part in self._passed_on(call, emission) if keep and emission.steps else ():
                 kept[batch].append(part)
@@ -301,7 +311,7 @@ class StageView:
         if not isinstance(op, Spike):
             return total.value / self.T
         if keep:
-            self._count(spikes.value, result)
+            self._count((total if spikes.empty else spikes).value, result)
         return total.value * (op.height(total.value.ndim) / self.T)
 
     def mean_output(self, call: range, stage: Stage) -> Tensor:
@@ -338,18 +348,24 @@ class StageView:
         """Add up the spike counts for the records."""
         op = self.stage.end.op
         assert isinstance(op, Spike)
-        result.spikes += int(spikes.sum(dtype=torch.float64))
-        result.saturated += int(torch.count_nonzero(spikes == self.T * op.neuron.alphabet[-1]))
+        most = self.T * op.neuron.alphabet[-1]
         result.neurons += spikes.numel()
         result.slots += spikes.numel() * self.T
-        most = rows_of(spikes).amax(0) if self.one_size else spikes.movedim(self.channel, 0).flatten(1).amax(1)
-        result.fired = most > 0 if result.fired is None else result.fired | (most > 0)
+        rows = rows_of(spikes) if self.one_size else spikes.movedim(self.channel, 0).flatten(1).t()
+        if result.fired is None:
+            result.fired = torch.zeros(rows.shape[1], dtype=torch.bool, device=rows.device)
+        counted = loops.tally(rows, most, result.fired)
+        if counted is None:
+            counted = int(rows.sum(dtype=torch.float64)), int(torch.count_nonzero(rows == most))
+            result.fired |= rows.amax(0) > 0
+        result.spikes += counted[0]
+        result.saturated += counted[1]
 
     def _error_sum(self, error: Tensor) -> Tensor:
         if not self.one_size:
             return over_positions(error, self.channel)
-        summed = rows_of(error).sum(0).double()  # in the memory order of one image
-        return image_of(summed, error).contiguous()
+        rows = rows_of(error)  # in the memory order of one image
+        return (rows.sum(0) if len(rows) > 1 else rows[0]).double()
 
     # -- what calibrators ask for ------------------------------------------------------------------------------
 
@@ -421,6 +437,10 @@ class _Sum:
 
     def add(self, part: Tensor) -> None:
         self._value = part if self._value is None else self._value + part
+
+    @property
+    def empty(self) -> bool:
+        return self._value is None
 
     @property
     def value(self) -> Tensor:

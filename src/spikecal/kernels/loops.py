@@ -1,4 +1,4 @@
-"""Loops over torch tensors, for neurons, stored spikes and histograms: run `machine_code` on all threads."""
+"""Loops over torch tensors, for neurons, spikes and histograms: run `machine_code` on all threads."""
 
 import os
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from spikecal.kernels import compiled
 
 FEW = 1 << 16  # values for which a second thread does not pay
 FLOATS = (torch.float32, torch.float64)
-_NOTHING = {dtype: torch.empty(0, dtype=dtype).numpy() for dtype in (*FLOATS, torch.uint8)}
+_NOTHING = {dtype: torch.empty(0, dtype=dtype).numpy() for dtype in (*FLOATS, torch.int8)}
 
 
 def fire(
@@ -22,14 +22,16 @@ def fire(
     theta: Tensor,
     bias: Tensor | None,
     steps: int,
+    signed: bool,
     passed: Tensor | None,
     total: Tensor | None,
+    sent: Tensor | None,
     levels: Tensor | None,
 ) -> bool:
-    """Run `steps` steps of integrate-and-fire neurons; False if torch must do it.
+    """Run `steps` steps of integrate-and-fire neurons, `signed` or not; False if torch must do it.
 
-    `current` is `[steps or 1, N, ...]`, `v` `[N, ...]`; `theta` and `bias` broadcast against one image. `passed` and
-    `levels` `[steps, N, ...]` and `total` `[N, ...]` are written if given; `passed` may be `current`.
+    `current` is `[steps or 1, N, ...]`, `v` `[N, ...]`; `theta` and `bias` broadcast against one image. If given,
+    `passed`, maybe `current`, and `levels` `[steps, N, ...]` are written, `total` and `sent` `[N, ...]` added to.
     """
     kernels = compiled()
     if kernels is None or v.dtype not in FLOATS or current.dtype != v.dtype or not _plain(theta):
@@ -37,30 +39,37 @@ def fire(
     if bias is not None and not _plain(bias):
         return False
     image, last = v.shape[1:], _channels_last(v)
-    flat = [_NOTHING[v.dtype] if t is None else _flat(t, last) for t in (v, current, passed, total)]
-    flat.append(_NOTHING[torch.uint8] if levels is None else _flat(levels.view(torch.uint8), last))
+    flat = [_NOTHING[v.dtype] if t is None else _flat(t, last) for t in (v, current, passed, total, sent)]
+    flat.append(_NOTHING[torch.int8] if levels is None else _flat(levels.view(torch.int8), last))
     if any(t is None for t in flat):
         return False
     period = max(_period(theta, image, last), 1 if bias is None else _period(bias, image, last))
     heights = _row(theta, image, last, period, kernels.BLOCK)
     own = _NOTHING[v.dtype] if bias is None else _row(bias, image, last, period, kernels.BLOCK)
-    arguments = [*flat[:2], v.numel() if len(current) > 1 else 0, heights, own, steps, *flat[2:]]
+    arguments = [*flat[:2], v.numel() if len(current) > 1 else 0, heights, own, steps, signed, *flat[2:]]
     rows = -(-v.numel() // heights.size)
     _run(kernels.integrate_and_fire, kernels.integrate_and_fire_shared, arguments, rows, v.numel() * steps)
     return True
 
 
-def unpack(bits: Tensor, skip: int, height: Tensor, shape: tuple[int, ...]) -> Tensor | None:
-    """Spikes `[steps, N, ...]`, channels last, from packed bits without the first `skip`."""
+def unpack(bits: Tensor, lowest: int, skip: int, height: Tensor, shape: tuple[int, ...]) -> Tensor | None:
+    """Levels times height `[steps, N, ...]`, channels last, from rows of packed bits without the first `skip`."""
     kernels = compiled()
-    if kernels is None or not _plain(bits) or not _plain(height) or height.dtype not in FLOATS:
+    if (
+        kernels is None
+        or len(bits) > 2
+        or (len(bits) == 1 and lowest)
+        or not _plain(bits)
+        or not _plain(height)
+        or height.dtype not in FLOATS
+    ):
         return None
     image, last = torch.Size(shape[2:]), len(shape) == 5
     order = (*shape[:2], *shape[3:], shape[2]) if last else shape
     values = torch.empty(order, dtype=height.dtype)
     row = _row(height, image, last, _period(height, image, last), kernels.BLOCK)
     rows = -(-values.numel() // row.size)
-    arguments = [bits.numpy(), skip, row, values.view(-1).numpy()]
+    arguments = [bits[0].numpy(), bits[1:].view(-1).numpy(), lowest, skip, row, values.view(-1).numpy()]
     _run(kernels.unpack, kernels.unpack_shared, arguments, rows, values.numel())
     return values.permute(0, 1, 4, 2, 3) if last else values
 
@@ -79,6 +88,21 @@ def count_into_bins(rows: Tensor, per_unit: Tensor, bins: int) -> Tensor | None:
         with _one_at_a_time:
             kernels.count_into_bins_shared(rows.numpy(), per_unit.numpy(), counts, outside, len(rows), shares)
     return None if outside.any() else torch.from_numpy(counts.sum(0) if shares > 1 else counts[0])
+
+
+def tally(rows: Tensor, most: int, fired: Tensor) -> tuple[int, int] | None:
+    """The sum of whole numbers `[N, M]` and how many equal `most`; `fired` `[M]` becomes true where any is positive."""
+    kernels = compiled()
+    if kernels is None or not _plain(rows) or not rows.is_contiguous() or rows.dtype not in FLOATS:
+        return None
+    shares = _shares(rows.shape[1], rows.numel())
+    found = np.zeros((shares, 2), np.int64)
+    if shares == 1:
+        kernels.tally(rows.numpy(), most, fired.numpy(), found[0], 0, rows.shape[1])
+    else:
+        with _one_at_a_time:
+            kernels.tally_shared(rows.numpy(), most, fired.numpy(), found, shares)
+    return int(found[:, 0].sum()), int(found[:, 1].sum())
 
 
 # -- how values lie in memory ------------------------------------------------------------------------------------

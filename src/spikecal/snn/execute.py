@@ -170,8 +170,10 @@ def emit(
     state, t = memory.nodes[end.name], 0
     for charge, charged, count in _charging(memory, arriving, steps, cells, flush):
         own = _reaching(charged, memory, count)
-        parts = [None if kept is None else kept[t : t + count] for kept in (value, levels)]
-        if potentials is None and neuron.advance_at_once(charge, state, own, count, total, *parts):
+        passed_on, whole = (None if kept is None else kept[t : t + count] for kept in (value, levels))
+        magnitudes = spikes if signed else None
+        at_once = charge, state, own, count, total, passed_on, whole, magnitudes
+        if potentials is None and neuron.advance_at_once(*at_once):
             t += count
             continue
         for passed, sent in enumerate(neuron.advance(charge, state, own, count), 1):
