@@ -72,7 +72,7 @@ def test_an_evaluation_shows_itself_in_a_line(result: Result) -> None:
     found = spikecal.evaluate(result.snn, (images(12, seed=5), LABELS), ann=residual())
     assert re.fullmatch(
         r"<spikecal.Evaluation: 12 images, T=4; accuracy [\d.]+ %; ANN [\d.]+ %; agreement [\d.]+ %; "
-        r"energy [\d.]+ %; layers: 4>",
+        r"energy [\d.]+ %; layers: 5>",
         repr(found),
     )
 

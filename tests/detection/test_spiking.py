@@ -167,7 +167,7 @@ def test_other_heads_are_noticed(made: detection.Conversion, tmp_path: Path, cap
     assert not caplog.records
     nn.init.zeros_(other.head.classification_head.cls_logits.bias)  # type: ignore[union-attr, arg-type]
     detection.load(tmp_path / "body.snn", other)
-    assert "other weights" in caplog.text
+    assert "different weights" in caplog.text
 
 
 def test_the_embedded_detector() -> None:

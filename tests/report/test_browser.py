@@ -264,7 +264,7 @@ def test_numbers_in_the_graph_have_contrast(page: Page) -> None:
 
 
 def test_layers_named_as_parts_of_objects(browser: Page, conversion: Conversion, tmp_path: Path) -> None:
-    names = ["constructor", "toString", "__proto__", "valueOf"]
+    names = ["constructor", "toString", "__proto__", "valueOf", "hasOwnProperty"]
     network = spikecal.load(conversion.path, T=8)
     renamed = dict(zip((stage.name for stage in network.stages if stage.spiking), names, strict=True))
     rename(network, renamed).save(tmp_path / "odd.snn")

@@ -103,7 +103,8 @@ class MMSE(Threshold):
             raise ConfigError(f"the grid must have at least one value, not {self.grid}")
 
     def choose(self, histogram: Histogram, T: int, quantiser: Quantiser) -> Tensor:
-        shares = torch.arange(1, self.grid + 1, device=histogram.counts.device) / self.grid  # theta / max
+        device = histogram.counts.device
+        shares = torch.arange(1, self.grid + 1, dtype=torch.float32, device=device) / self.grid  # theta / max
         bins = min(BINS, max(LEAST_BINS, BINS_A_STEP * (1 << (T - 1).bit_length())))
         counts = merge_bins(histogram.counts[:, 1:], BINS // bins).double()
         largest = torch.ldexp(histogram.maximum * bins, -histogram.exponent)  # in bins
