@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from answers import NETWORKS, ROOT, Subject, ann, answers
-from contest import PEERS
+from contest import ANSWERING, PEERS
 from tables import missed, write_pages
 from times import CLOCK, TIMED_T, conversion, runs
 
@@ -70,9 +70,9 @@ def main() -> None:
         once(of, "ann", partial(ann, subject(network)))
         if "runs" in parts:
             once(of, "runs", lambda name=network: runs(subject(name), given.images, given.rounds) | here)
-    for part, measure in {"conversions": conversion, "answers": answers}.items():
+    for part, measure, peers in (("conversions", conversion, PEERS), ("answers", answers, ANSWERING)):
         for network, of in networks.items() if part in parts else ():
-            for name, peer in PEERS.items():
+            for name, peer in peers.items():
                 once(of.setdefault(part, {}), name, partial(measure, peer, subject(network)))
     timed = all("runs" in of and set(of.get("conversions", ())) == set(PEERS) for of in networks.values())
     if given.result == RESULT and timed:

@@ -54,3 +54,5 @@ PEERS = {
     "plain loop": Peer(plainly_converted, {"loop": plain_loop}, Neurons, True, lambda neurons: neurons.threshold),
 }
 OURS = "spikecal, LCP"
+# only asked for answers: a run takes as long as with any other pipeline
+ANSWERING = PEERS | {"spikecal, AUTO": ours(pipeline="auto")}

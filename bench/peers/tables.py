@@ -29,12 +29,17 @@ def long_table(found: dict[str, Any]) -> str:
             lines.append(f"| {' | '.join(cells)} |")
         lines += ["", f"| Accuracy, % | {' | '.join(f'T = {T}' for T in STEPS)} | Spikes per image, T = {STEPS[-1]} |"]
         lines.append("|---" * (2 + len(STEPS)) + "|")
-        for name in of["conversions"]:
+        for name in in_order(of):
             row = of.get("answers", {}).get(name)
             spikes = "–" if row is None else f"{row['spikes_per_image']:,.0f}"
             lines.append(f"| {' | '.join([name, *accuracies(of, name), spikes])} |")
         lines.append("")
     return "\n".join([*lines, ways(found), "", misses(found), ""])
+
+
+def in_order(of: dict[str, Any]) -> list[str]:
+    """All rows, spikecal's first; some are only asked for answers."""
+    return sorted({**of["conversions"], **of.get("answers", {})}, key=lambda name: not is_ours(name))
 
 
 def accuracies(of: dict[str, Any], name: str) -> list[str]:
@@ -116,9 +121,11 @@ def short_table(found: dict[str, Any]) -> str:
             f"| {network} | conversion | run, × spikecal | {' | '.join(f'% at T = {T}' for T in STEPS)} |",
             "|---" * (3 + len(STEPS)) + "|",
         ]
-        for name, row in of["conversions"].items():
-            slower = [f"{run['over_spikecal']:.1f}" for run in of["runs"]["rows"][name].values()]
-            cells = [name, f"{row['seconds']:.1f} s", " / ".join(dict.fromkeys(slower)), *accuracies(of, name)]
+        for name in in_order(of):
+            cells = [name, "–", "–", *accuracies(of, name)]
+            if (row := of["conversions"].get(name)) is not None:
+                slower = [f"{run['over_spikecal']:.1f}" for run in of["runs"]["rows"][name].values()]
+                cells[1:3] = [f"{row['seconds']:.1f} s", " / ".join(dict.fromkeys(slower))]
             lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     return "\n".join(lines)
