@@ -54,7 +54,7 @@ from spikecal.workdir import Workdir, fingerprint
 
 logger = logging.getLogger(__name__)
 
-COUNTED = 0.875  # of the memory to use; the allocator holds the rest without using it
+COUNTED = 0.72  # of the memory to use; the allocator holds up to a third more in holes between values
 
 
 @whatever_the_default
