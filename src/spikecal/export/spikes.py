@@ -48,9 +48,8 @@ class Spikes:
 def without_own_potentials(snn: SpikingNetwork) -> SpikingNetwork:
     """A copy without initial potentials per neuron, which no netlist has and the image's currents do not depend on."""
     plain = deepcopy(snn)
-    for op in (node.op for node in plain.graph.nodes.values()):
-        if isinstance(op, Spike) and op.v_init is not None and op.v_init.ndim > 1:
-            op.v_init = None
+    for op in _own_potentials(plain).values():
+        op.v_init = None
     return plain
 
 
@@ -71,12 +70,19 @@ def spikes_of(snn: SpikingNetwork, netlist: Netlist, images: Tensor) -> Spikes:
 def _potentials(snn: SpikingNetwork) -> dict[str, np.ndarray]:
     """Initial potentials of layers that have one per neuron."""
     found = {}
-    for name, op in ((name, node.op) for name, node in snn.graph.nodes.items()):
-        if isinstance(op, Spike) and op.v_init is not None and op.v_init.ndim > 1:
-            assert op.theta is not None
-            height = op.theta.reshape(-1, *(1,) * (op.v_init.ndim - 1))
-            found[name] = (op.v_init.detach() / height).cpu().numpy()
+    for name, op in _own_potentials(snn).items():
+        assert op.theta is not None and op.v_init is not None
+        height = op.theta.reshape(-1, *(1,) * (op.v_init.ndim - 1))
+        found[name] = (op.v_init.detach() / height).cpu().numpy()
     return found
+
+
+def _own_potentials(snn: SpikingNetwork) -> dict[str, Spike]:
+    """The layers that have an initial potential per neuron."""
+    ops = {name: node.op for name, node in snn.graph.nodes.items()}
+    return {
+        name: op for name, op in ops.items() if isinstance(op, Spike) and op.v_init is not None and op.v_init.ndim > 1
+    }
 
 
 @torch.no_grad()
